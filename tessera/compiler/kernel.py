@@ -106,7 +106,7 @@ class CompiledKernel:
         key: str,
         backend: Backend,
     ):
-        fields = {**NO_SCRATCH, **metadata, "hash": key}
+        fields = {**NO_SCRATCH, "remarks": (), **metadata, "hash": key}
         make: Any = namedtuple("KernelMetadata", sorted(fields))  # noqa: PYI024  # pyright: ignore[reportUntypedNamedTuple]
         self.metadata: Any = make(**fields)
         self.asm = AsmDict(stages, backend)

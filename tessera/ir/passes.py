@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from tessera.config import knobs
 from tessera.config.budget import check_budget
 from tessera.config.optimizations import OPTIMIZATIONS
 from tessera.ir.applications import apply, current, may_apply, refuse
@@ -96,19 +97,21 @@ class PassManager:
     """Runs passes in order. `timings` gets (pass name, seconds); `after` is called after each pass.
 
     With `verify` the module is checked before the first pass and after each, else what changed in passes that applied
-    an optimisation; errors say which pass broke it.
+    an optimisation; errors say which pass broke it. `print_after`: names of passes with commas in between, or "all"; by
+    default those of TESSERA_PRINT_AFTER.
     """
 
     passes: list[Pass]
     verify: bool = False
-    print_after: str = ""  # names of passes with commas in between, or "all"
+    print_after: str | None = None
     after: Callable[[str, Module], None] | None = None
     timings: list[tuple[str, float]] = field(default_factory=lambda: [])
 
     def run(self, module: Module) -> Module:
         if self.verify:
             self._check(module, "before the first pass")
-        shown = {current_name(name.strip()) for name in self.print_after.split(",")}
+        wanted = knobs.compilation.print_after if self.print_after is None else self.print_after
+        shown = {current_name(name.strip()) for name in (wanted or "").split(",")}
         for p in self.passes:
             check_budget(f"pass {p.name!r}")
             start = time.perf_counter()

@@ -48,6 +48,18 @@ def test_precision_and_architecture():
     assert backend.parse_options({"arch": "sm86"}).arch == "sm86"
 
 
+@pytest.mark.parametrize(
+    ("target", "name"), [(CUDA, "coalesce"), (GPUTarget("cpu", "native", 1), "licm")]
+)
+def test_ir_is_printed_after_a_pass(
+    target: GPUTarget, name: str, capsys: pytest.CaptureFixture[str]
+):
+    knobs.compilation.print_after = name
+    compile(ASTSource(make(), {"x": "*fp32"}, {"N": 128}), target=target)
+    text = capsys.readouterr().err
+    assert text.startswith(f"// after {name}\nmodule {{") and text.count("// after") == 1
+
+
 def test_kernels_that_ran_are_compiled_anew_for_other_knobs():
     kernel, x = make(), np.ones(16, np.float32)
     for isa in ("generic", "native", "generic"):

@@ -67,9 +67,7 @@ class CpuBackend(Backend):
         }
 
     def _tir(self, module: Module, checked: bool) -> Module:
-        manager = PassManager(
-            cpu_pipeline(checked), knobs.compilation.verify, knobs.compilation.print_after or ""
-        )
+        manager = PassManager(cpu_pipeline(checked), knobs.compilation.verify)
         return manager.run(module)
 
     def _llir(self, module: Module, metadata: dict[str, Any], options: Options) -> str:
