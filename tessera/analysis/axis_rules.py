@@ -86,12 +86,9 @@ def _hint(a: AxisAnalysis, op: arith.HintOp) -> AxisFacts:
             max(o, power_of_two_part(s)) if s else o for o, s in zip(old, said, strict=True)
         )
 
-    divisibility = tuple(
-        d * unit_of(op.x.type) for d in op.divisibility
-    )  # said in elements, kept in bytes
     return AxisFacts(
         merge(f.contiguity, op.contiguity),
-        merge(f.divisibility, divisibility),
+        merge(f.divisibility, op.divisibility),
         merge(f.constancy, op.constancy),
         f.value,
     )

@@ -108,8 +108,8 @@ def condition(arg1: TensorLike, disable_licm: BoolLike = False) -> tensor:
 def multiple_of(input: TensorLike, values: Ints) -> tensor:
     """`input` unchanged, with the promise that contiguous runs along dimension d start at multiples of `values[d]`.
 
-    `values` are compile-time ints, one for each dimension, or one int for scalars and 1-D tiles. A promise that does
-    not hold makes the result undefined.
+    `values` are compile-time ints, one for each dimension, or one int for scalars and 1-D tiles; for pointers they
+    count bytes, as in Triton. A promise that does not hold makes the result undefined.
 
     Raises:
         shape-mismatch: the number of values is not the rank: `tl.multiple_of(i, [1, 2])`.

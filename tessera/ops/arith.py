@@ -352,7 +352,8 @@ class AddPtrOp(Elementwise, opcode="addptr"):
 
 
 class HintOp(Unary, opcode="hint"):
-    """x unchanged, with facts promised by the author: one number a dimension (0 = nothing said)."""
+    """x unchanged, with facts promised by the author: one number a dimension (0 = nothing said). What divides a pointer
+    is in bytes."""
 
     divisibility: tuple[int, ...] = attr(default=())
     contiguity: tuple[int, ...] = attr(default=())

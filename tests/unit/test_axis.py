@@ -409,14 +409,14 @@ def test_numbers_that_wrap_are_not_known() -> None:
 def test_what_the_author_promises() -> None:
     text = """module {} {
       func {name='k'} (%p: tile<8x*fp16>, %n: i32) {
-        %q: tile<8x*fp16> = hint %p {divisibility=[8], contiguity=[8]}
+        %q: tile<8x*fp16> = hint %p {divisibility=[8], contiguity=[8]}  // bytes
         %m: i32 = hint %n {divisibility=[12]}
         print [%q, %m]
         return []
       }
     }"""
     facts, values, _ = analysed(text)
-    assert facts.vector_width(values["p"], 0) == 1 and facts.vector_width(values["q"], 0) == 8
+    assert facts.vector_width(values["p"], 0) == 1 and facts.vector_width(values["q"], 0) == 4
     assert facts.facts(values["m"]).divisibility == (4,)
 
 
