@@ -211,11 +211,12 @@ OPS = ops_of_the_front_end()
 def test_op_has_a_meaning_everywhere(opcode):
     cls = OPS[opcode]
     assert inspect.getdoc(cls)
-    assert cls in NUMPY
+    assert cls in NUMPY, "no meaning: `@evaluate` in tessera/interp"
     if opcode not in BEFORE_CPU | ONLY_GPU | ONLY_INTERPRETER:
-        assert cls in CPU_LAZY or cls in CPU_SINKS or cpu_elementwise(cls)
+        known = cls in CPU_LAZY or cls in CPU_SINKS or cpu_elementwise(cls)
+        assert known, "no lowering for CPUs: `@lowers` in tessera/backends/elements or cpu"
     if opcode not in BEFORE_GPU | ONLY_HOST | ONLY_INTERPRETER:
-        assert cls in GPU
+        assert cls in GPU, "no lowering for GPUs: `@lowers` in tessera/backends/elements or gpu"
 
 
 def cpu_elementwise(cls):
