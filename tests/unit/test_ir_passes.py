@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tessera.backends.cpu.backend import cpu_pipeline
 from tessera.dtypes import float32
 from tessera.errors import IRError
 from tessera.ir import Module, Pass, PassManager, parse_module, pass_
@@ -48,6 +49,16 @@ def test_passes_run_in_order_and_are_timed() -> None:
     names = ["canonicalize", "cse", "licm", "while-to-for", "canonicalize", "cse"]
     assert seen == ["test-note", *names]
     assert [name for name, _ in manager.timings] == seen and all(t >= 0 for _, t in manager.timings)
+
+
+def test_pipelines_of_the_cpu() -> None:
+    """The clean-up at the end stays what it is when the list that all targets share grows."""
+    neutral = [p.name for p in neutral_pipeline()]
+    inner = ["narrow-accumulators", "scalarise-inductions"]
+    names = ["lower-descriptor-rows", *neutral, *inner, "canonicalize", "cse"]
+    assert [p.name for p in cpu_pipeline()] == names
+    checked = ["lower-descriptor-rows", "checks", "canonicalize", "cse"]
+    assert [p.name for p in cpu_pipeline(checked=True)] == checked
 
 
 def test_verification_names_the_pass() -> None:

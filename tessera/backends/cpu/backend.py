@@ -16,7 +16,7 @@ from tessera.config import knobs
 from tessera.dtypes import FP8
 from tessera.ir import Module, Pass, PassManager
 from tessera.ir.applications import apply
-from tessera.passes import neutral_pipeline
+from tessera.passes import CLEAN_UP, neutral_pipeline
 from tessera.passes.checks.insert_checks import insert_checks
 from tessera.passes.neutral.descriptors import lower_descriptor_rows
 
@@ -26,16 +26,14 @@ LLVM_PASSES = "sroa,instcombine,simplifycfg"
 
 def cpu_pipeline(checked: bool = False) -> list[Pass]:
     """The passes between the front end and the lowering to loops."""
-    if (
-        checked
-    ):  # values are reported by the names that they have in the source, and where they are computed
-        return [lower_descriptor_rows, insert_checks, *neutral_pipeline()[:2]]
+    if checked:  # values are reported by their names in the source, and where they are computed
+        return [lower_descriptor_rows, insert_checks, *CLEAN_UP]
     return [
         lower_descriptor_rows,
         *neutral_pipeline(),
         narrow_accumulators,  # tiles that need not be carried at all
         scalarise_inductions,  # after LICM, which shows what is invariant in a loop
-        *neutral_pipeline()[:2],  # what became unused or equal
+        *CLEAN_UP,
     ]
 
 

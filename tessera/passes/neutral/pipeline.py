@@ -6,6 +6,8 @@ from tessera.passes.neutral.cse import cse
 from tessera.passes.neutral.licm import licm
 from tessera.passes.neutral.while_to_for import while_to_for
 
+CLEAN_UP: list[Pass] = [canonicalize, cse]  # what became unused or equal
+
 
 def neutral_pipeline() -> list[Pass]:
     """Simplify without knowing the target."""
