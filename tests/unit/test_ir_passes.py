@@ -10,6 +10,7 @@ from tessera.errors import IRError
 from tessera.ir import Module, Pass, PassManager, parse_module, pass_
 from tessera.ir.passes import FORMER_NAMES, PASSES, parse_pipeline
 from tessera.ops import WhileOp
+from tessera.passes import gpu_pipeline
 from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.pipeline import neutral_pipeline
 from tests.unit.op_samples import kernel
@@ -121,6 +122,7 @@ def test_no_pipeline() -> None:
 
 
 def test_former_names_work_and_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_pipeline  # registers its passes
     for former, now in {**FORMER_NAMES, "split_loops": "split-loops"}.items():
         assert former not in PASSES
         with pytest.warns(DeprecationWarning, match=f"the pass {former} is called {now} now"):
