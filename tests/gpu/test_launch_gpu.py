@@ -206,19 +206,26 @@ def test_hooks_and_streams():
 
 def test_launches_wait_for_their_stream_only():
     x, out = data()
+    x2, out2 = data()
     run(add_one, x, out)
     side = torch.cuda.Stream()
+    asleep, awake, here = (torch.cuda.Event(enable_timing=True) for _ in range(3))
     torch.cuda.synchronize()
     for _ in range(3):
+        out.zero_()
+        out2.zero_()
+        torch.cuda.synchronize()
         with torch.cuda.stream(side):
-            torch.cuda._sleep(400_000_000)
+            asleep.record()
+            torch.cuda._sleep(1_000_000_000)
             run(add_one, x, out)
-        x2, out2 = data()
+            awake.record()
         run(add_one, x2, out2)
-        assert torch.equal(out2, x2 + 1)
-        assert not side.query()  # still asleep: the other launch did not queue up behind it
-        side.synchronize()
-        assert torch.equal(out, x + 1)
+        here.record()
+        torch.cuda.synchronize()
+        # The GPU's own clock tells which came first, however late other processes let this one look.
+        assert here.elapsed_time(awake) > 0 and asleep.elapsed_time(awake) > 100
+        assert torch.equal(out, x + 1) and torch.equal(out2, x2 + 1)
 
 
 def test_threads_that_have_not_used_cuda():
