@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from tessera.backends.nvidia.simulator.boxes import TensorMap
 from tessera.backends.nvidia.simulator.copies import Copies, Mmas, StoredBox, TmaUnit, UnderWay
 from tessera.backends.nvidia.simulator.memory import SHARED, WINDOW, Global, Shared
 from tessera.backends.nvidia.simulator.program import BRANCH, PAUSE, PURE, Program, Step
+from tessera.backends.nvidia.simulator.text import Value
 from tessera.errors import DeviceAssertionError, OutOfBounds, SimulatedHazard, TesseraError
 
 BEHIND = 1 << 40  # the place of a thread that is done
@@ -150,7 +151,7 @@ class Machine:
         self.barriers, self.mbarriers = Barriers(self), Mbarriers(self)
         self.blocked: list[str | None] = [None] * self.warps
         self.again = np.zeros(self.warps, bool)  # that run the step of their pause once more
-        self.local: dict[int, Any] = {}
+        self.local: dict[int, tuple[str, Lanes]] = {}
         env = list(self.program.initial)
         for (_, slot), x in zip(self.program.params, args, strict=True):
             env[slot] = x
@@ -406,9 +407,6 @@ class Machine:
             ]  # fmt: skip
             print(form % tuple(values), end="")
         return np.zeros(self.threads, np.uint64)
-
-
-Value: TypeAlias = "Lanes | str | tuple[Value, ...] | None"  # of a slot
 
 
 def merged(on: np.ndarray, new: Value, old: Value) -> Value:

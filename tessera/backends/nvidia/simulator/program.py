@@ -4,21 +4,18 @@ A step's values live in numbered slots; constants have slots of their own. A val
 may pause needs no care for other threads that are elsewhere (`keep` False).
 """
 
-# pyright: basic
-# the text is our own: patterns match
-# pyright: reportOptionalSubscript=false, reportOptionalMemberAccess=false
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 from tessera.backends.nvidia.primitives import FAMILIES, NOTE, PRIMITIVES, Primitive
+from tessera.backends.nvidia.primitives.row import Lanes, Machine
 from tessera.backends.nvidia.simulator import instructions as make
 from tessera.backends.nvidia.simulator.text import (
     Function,
+    Value,
     constant,
     functions_of,
     lines_of,
@@ -28,6 +25,13 @@ from tessera.backends.nvidia.simulator.text import (
     typed,
 )
 from tessera.errors import SimulatedUnknown
+
+Mark = tuple[int, str]  # a call, and the block of the function that it put in
+Moves = list[tuple[int, int]]  # of a branch: (slot of a phi, its source)
+Phis = dict[str, list[tuple[int, dict[str, int]]]]  # by block: slots, and their sources by block
+Leave = (
+    tuple[int, Mark] | None
+)  # slot of the result or -1, where the caller goes on; None in the kernel
 
 PURE, EFFECT, PAUSE, BRANCH, RETURN = range(5)
 # Primitives after which other warps may go on: where threads meet, wait, or tell each other something.
@@ -45,11 +49,17 @@ class Step:
 
     __slots__ = ("awaits", "dest", "keep", "kind", "line", "name", "run", "targets", "uses")
 
-    def __init__(self, kind: int, run: Any, dest: int, uses: list[int], line: int, name: str):
+    def __init__(
+        self, kind: int, run: make.Run, dest: int, uses: list[int], line: int, name: str
+    ) -> None:
         self.kind, self.run, self.dest, self.uses, self.line = kind, run, dest, uses, line
         self.name, self.keep = name, True
         self.awaits: list[int] = []  # loads of shared memory whose results must be there for it
-        self.targets: list[Any] = []  # of a branch: (step, [(slot of a phi, its source)])
+        self.targets: list[tuple[int, Moves]] = []  # of a branch
+
+
+def _nothing(env: make.Env) -> None:
+    """What branches and returns run."""
 
 
 class Program:
@@ -62,10 +72,10 @@ class Program:
         self.lines = lines_of(ir)
         self.rows = _rows(ir)
         self.steps: list[Step] = []
-        self.initial: list[Any] = []  # values of all slots before anything runs
+        self.initial: list[Value] = []  # values of all slots before anything runs
         self._constants: dict[tuple[str, str], int] = {}
-        self._fixes: list[tuple[Step, list[tuple[Any, str, list[Any]]]]] = []
-        self._starts: dict[Any, int] = {}
+        self._fixes: list[tuple[Step, list[tuple[Mark, Moves]]]] = []
+        self._starts: dict[Mark, int] = {}
         self._instances = 0
         self.idle: set[int] = set()  # steps of instructions that may be put off
         kernel = self.functions[name]
@@ -73,11 +83,11 @@ class Program:
         scope = {v: s for (_, v), (_, s) in zip(kernel.params, self.params)}
         self._function(kernel, scope, None)
         for step, targets in self._fixes:
-            step.targets = [(self._starts[where], moves) for where, _, moves in targets]
+            step.targets = [(self._starts[where], moves) for where, moves in targets]
         _settle(self.steps)
         self._await()
 
-    def slot(self, value: object = None) -> int:
+    def slot(self, value: Value = None) -> int:
         self.initial.append(value)
         return len(self.initial) - 1
 
@@ -93,11 +103,10 @@ class Program:
         return found
 
     # --- functions ----------------------------------------------------------------------------------------------
-    def _function(self, f: Function, scope: dict[str, int], leave: object) -> None:
-        """`leave`: (slot of the result or -1, mark where callers go on); None in the kernel."""
+    def _function(self, f: Function, scope: dict[str, int], leave: Leave) -> None:
         self._instances += 1
         me = self._instances
-        phis = {label: self._phis(lines, scope) for label, lines in f.blocks.items()}
+        phis: Phis = {label: self._phis(lines, scope) for label, lines in f.blocks.items()}
         for label, lines in f.blocks.items():
             self._starts[me, label] = len(self.steps)
             for line, number in lines:
@@ -108,8 +117,10 @@ class Program:
                     break
                 self._step(line, number, scope)
 
-    def _phis(self, lines: list[tuple[str, int]], scope: dict[str, int]) -> list[Any]:
-        found = []
+    def _phis(
+        self, lines: list[tuple[str, int]], scope: dict[str, int]
+    ) -> list[tuple[int, dict[str, int]]]:
+        found: list[tuple[int, dict[str, int]]] = []
         for line, _ in lines:
             if " = phi " not in line:
                 break
@@ -122,35 +133,35 @@ class Program:
         return found
 
     def _end(
-        self, line: str, number: int, where: Any, scope: dict[str, int], leave: object
-    ) -> None:
+        self, line: str, number: int, where: tuple[int, str, Phis], scope: dict[str, int], leave: Leave
+    ) -> None:  # fmt: skip
         me, label, phis = where
         if not line.startswith("br"):
             self._leave(line, number, scope, leave)
             return
-        targets = []
+        targets: list[tuple[Mark, Moves]] = []
         for x in re.findall(r"label %([\w.]+)", line):
-            targets.append(((me, x), x, [(slot, of[label]) for slot, of in phis[x]]))
-        uses = [source for _, _, moves in targets for _, source in moves]
+            targets.append(((me, x), [(slot, of[label]) for slot, of in phis[x]]))
+        uses = [source for _, moves in targets for _, source in moves]
         condition = -1
         if len(targets) == 2:
-            condition = self.operand("i1", re.match(r"br i1 ([^,]+),", line)[1], scope)
+            condition = self.operand("i1", line.removeprefix("br i1 ").partition(",")[0], scope)
             uses.append(condition)
-        step = Step(BRANCH, None, condition, uses, number, "br")
+        step = Step(BRANCH, _nothing, condition, uses, number, "br")
         self.steps.append(step)
         self._fixes.append((step, targets))
 
-    def _leave(self, line: str, number: int, scope: dict[str, int], leave: Any) -> None:
+    def _leave(self, line: str, number: int, scope: dict[str, int], leave: Leave) -> None:
         if leave is None or line == "unreachable":
-            self.steps.append(Step(RETURN, None, -1, [], number, "ret"))
+            self.steps.append(Step(RETURN, _nothing, -1, [], number, "ret"))
             return
         result, mark = leave
-        moves = []
+        moves: Moves = []
         if result >= 0:
             moves = [(result, self.operand(*typed(line[4:]), scope))]
-        step = Step(BRANCH, None, -1, [s for _, s in moves], number, "ret")
+        step = Step(BRANCH, _nothing, -1, [s for _, s in moves], number, "ret")
         self.steps.append(step)
-        self._fixes.append((step, [(mark, "", moves)]))
+        self._fixes.append((step, [(mark, moves)]))
 
     def _call(self, f: Function, args: list[int], result: int) -> None:
         self._instances += 1
@@ -167,14 +178,11 @@ class Program:
         def behind(slot: int) -> frozenset[int]:
             if slot not in loads:
                 i = made.get(slot, -1)
-                if i < 0:
-                    found = frozenset()
-                elif self.steps[i].name in LOADS:
+                found: frozenset[int] = frozenset()
+                if i >= 0 and self.steps[i].name in LOADS:
                     found = frozenset([i])
-                elif self.steps[i].kind == PURE or i in self.idle:
-                    found = frozenset().union(*[behind(s) for s in self.steps[i].uses])
-                else:
-                    found = frozenset()
+                elif i >= 0 and (self.steps[i].kind == PURE or i in self.idle):
+                    found = found.union(*[behind(s) for s in self.steps[i].uses])
                 loads[slot] = found
             return loads[slot]
 
@@ -184,7 +192,7 @@ class Program:
             if step.kind != PURE and i not in self.idle:
                 uses = [step.dest] if step.kind == BRANCH and step.dest >= 0 else step.uses
                 uses = [] if step.kind == BRANCH and step.dest < 0 else uses
-                step.awaits = sorted(frozenset().union(*[behind(s) for s in uses]))
+                step.awaits = sorted({load for s in uses for load in behind(s)})
 
     # --- instructions -------------------------------------------------------------------------------------------
     def _step(self, line: str, number: int, scope: dict[str, int]) -> None:
@@ -196,27 +204,19 @@ class Program:
         if opcode == "call":
             self._calls(rest, dest, number, scope)
             return
-        maker: Callable[..., Any] = make.MAKERS[opcode]
         uses: list[int] = []
 
         def slot(type: str, text: str) -> int:
             uses.append(self.operand(type, text, scope))
             return uses[-1]
 
-        run, effect = maker(self, opcode, rest, slot)
+        run, effect = make.MAKERS[opcode](self.tables, opcode, rest, slot)
         self.steps.append(Step(EFFECT if effect else PURE, run, dest, uses, number, opcode))
 
     def _calls(self, rest: str, dest: int, number: int, scope: dict[str, int]) -> None:
         rest = re.sub(r" #\d+$", "", rest)
-        found = re.match(r"(.*?) asm (?:sideeffect )?\"(.*?)\", \"(.*?)\"\((.*)\)$", rest)
-        if found:
-            key, result = _key(found[2], found[3]), found[1]
-            name, args = "", split_args(found[4])
-        else:
-            found = re.match(r"(.*?) @([\w.]+)\((.*)\)$", rest)
-            result, name, args = found[1], found[2], split_args(found[3])
-            key = (name, "")
-        pairs = [typed(a) for a in args]
+        result, name, key, args = _callee(rest)
+        pairs = [typed(a) for a in split_args(args)]
         if name in ("vprintf", "__assertfail"):
             self.steps.append(self._message(name, pairs, dest, number, scope))
             return
@@ -243,16 +243,29 @@ class Program:
         """printf or assert."""
         uses = [self.operand(t, a, scope) for t, a in pairs]
         a, b = uses[:2]
-        if name == "vprintf":
-            run = lambda m, env: m.print(self.strings[env[a]], env[b])  # noqa: E731
-        else:
-            run = lambda m, env: m.fail(self.strings[env[a]], self.strings[env[b]], env[uses[2]])  # noqa: E731
-        return Step(EFFECT, run, dest, uses, number, name)
+
+        def write(m: Machine, env: make.Env) -> Lanes:
+            return m.print(self.strings[env[a]], env[b])
+
+        def fail(m: Machine, env: make.Env) -> None:
+            m.fail(self.strings[env[a]], self.strings[env[b]], env[uses[2]])
+
+        return Step(EFFECT, write if name == "vprintf" else fail, dest, uses, number, name)
 
 
 @lru_cache(maxsize=32)
 def program_of(ir: str, name: str, threads: int) -> Program:
     return Program(ir, name, threads)
+
+
+def _callee(call: str) -> tuple[str, str, tuple[str, str], str]:
+    """A call's result type, the function's name ("": inline PTX), the key of its row, the operands."""
+    found = re.match(r"(.*?) asm (?:sideeffect )?\"(.*?)\", \"(.*?)\"\((.*)\)$", call)
+    if found is not None:
+        return found[1], "", _key(found[2], found[3]), found[4]
+    found = re.match(r"(.*?) @([\w.]+)\((.*)\)$", call)
+    assert found is not None, call
+    return found[1], found[2], (found[2], ""), found[3]
 
 
 def _key(text: str, constraints: str) -> tuple[str, str]:
@@ -264,16 +277,18 @@ def _rows(ir: str) -> dict[tuple[str, str], Primitive]:
     rows = list(PRIMITIVES.values())
     for line in ir.splitlines():
         if line.startswith(NOTE):
-            call: Any = ast.parse(line[len(NOTE) :], mode="eval").body
+            call = ast.parse(line[len(NOTE) :], mode="eval").body
+            assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name), line
             args = [ast.literal_eval(x) for x in call.args]
-            options = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+            options = {k.arg or "": ast.literal_eval(k.value) for k in call.keywords}
             rows.append(FAMILIES[call.func.id](*args, **options))
     return {_key(r.text, r.constraints): r for r in rows}
 
 
 def _settle(steps: list[Step]) -> None:
     """Find the values that live within one piece of code in which no thread pauses."""
-    piece, made, pieces = 0, {}, []
+    piece, pieces = 0, list[int]()
+    made: dict[int, int] = {}
     for step in steps:
         piece += step.name in AGAIN
         pieces.append(piece)
@@ -282,7 +297,7 @@ def _settle(steps: list[Step]) -> None:
         if step.dest >= 0 and step.kind < BRANCH:
             made[step.dest] = -1 if step.kind == PAUSE else pieces[-1]
     starts = {at for step in steps for at, _ in step.targets}
-    far = set()
+    far: set[int] = set()
     for step, here in zip(steps, pieces):
         for s in step.uses:
             if made.get(s) != here:

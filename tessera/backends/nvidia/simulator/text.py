@@ -1,18 +1,19 @@
 """Reads the LLVM IR that the lowering writes: functions, constants, tables, source lines."""
 
-# the text is our own: patterns match
-# pyright: reportOptionalSubscript=false, reportOptionalMemberAccess=false
 from __future__ import annotations
 
 import re
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from tessera.backends.nvidia.primitives.lanes import FLOAT, bits_of, from_raw, mask_int
+from tessera.backends.nvidia.primitives.row import Lanes
 
+# What a slot holds: lanes, a global's name, the values of a struct, None before it is written.
+Value: TypeAlias = "Lanes | str | tuple[Value, ...] | None"
 VECTOR = re.compile(r"<(\d+) x (\w+)>")
 DEBUG = re.compile(r",? !dbg !(\d+)")
 
@@ -39,6 +40,12 @@ def typed(text: str) -> tuple[str, str]:
         text = re.sub(r"\balign \d+ |byval\(.*?\) |\"[\w.]+\" ", "", text)
     type, _, value = text.rpartition(" ")
     return ("ptr" if type.startswith("ptr") else type), value
+
+
+def vector_of(type: str) -> tuple[int, str]:
+    """How many elements a type has (0: it is no vector), and their type."""
+    found = VECTOR.match(type)
+    return (int(found[1]), found[2]) if found else (0, type)
 
 
 def _one(pattern: str, text: str) -> str:
@@ -117,7 +124,7 @@ def lines_of(ir: str) -> dict[int, str]:
 
 
 # --- constants ----------------------------------------------------------------------------------------------------
-def full(type: str, value: Any, threads: int) -> np.ndarray:
+def full(type: str, value: float | np.ndarray, threads: int) -> np.ndarray:
     if type in FLOAT:
         return np.full(threads, value, FLOAT[type])
     return np.full(threads, int(value) & (2**64 - 1), np.uint64)
@@ -131,11 +138,11 @@ def poison(type: str, threads: int) -> np.ndarray:
 
 def lanes_of(type: str, make: Callable[[str], np.ndarray]) -> np.ndarray:
     """A value of a type: of a vector one for each element, made for the element's type, side by side."""
-    vector = VECTOR.match(type)
-    return make(type) if vector is None else np.stack([make(vector[2])] * int(vector[1]), axis=1)
+    count, elem = vector_of(type)
+    return np.stack([make(elem)] * count, axis=1) if count else make(type)
 
 
-def constant(type: str, text: str, threads: int) -> Any:
+def constant(type: str, text: str, threads: int) -> Value:
     """The value of a constant for all threads; names of globals stay names."""
     if text in ("poison", "undef"):
         if type.startswith("{"):
