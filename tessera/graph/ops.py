@@ -240,7 +240,7 @@ class MatmulOp(GraphOp, opcode="graph.matmul"):
     """a[…, M, K] @ b[…, K, N] with equal batch dimensions, added up in `acc`, rounded once to `elem` (a's own if None).
 
     `precision` says how fp32 operands are multiplied, as tile IR's `dot`: "ieee", "tf32"... `blocks`: how its kernel is
-    tiled, where that was measured (rows, columns, k, blocks of rows that follow one another, warps)."""
+    tiled, where that was measured (rows, columns, k, blocks of rows that follow one another, warps, stages)."""
 
     a: Value = operand()
     b: Value = operand()

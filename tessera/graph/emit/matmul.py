@@ -50,13 +50,15 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Extents of a program's tiles, how many blocks of rows follow one another, and warps."""
+    """Extents of a program's tiles, how many blocks of rows follow one another, warps, and how many tiles along k are
+    on their way at once (0: as the target has it)."""
 
     m: int
     n: int
     k: int
     group: int
     warps: int
+    stages: int = 0
 
 
 def blocks_of(op: MatmulOp, machine: Machine) -> Blocks:
@@ -185,7 +187,9 @@ class _ProductNest(Nest):
         with self.builder.at(body):
             self.builder.insert(YieldOp([self._step(body.args[1], body)]))
         bounds = [self.extent(n) for n in (0, steps, 1)]
-        return self.builder.insert(control.ForOp(*bounds, [start], regions=[body])).results[0]
+        stages = self.blocks.stages or None
+        loop = control.ForOp(*bounds, [start], regions=[body], num_stages=stages)
+        return self.builder.insert(loop).results[0]
 
     def _step(self, acc: Value, target: Block) -> Value:
         op, b = self.p.op, self.blocks
