@@ -71,10 +71,10 @@ MOST_LINES = {
     "layout": 2390,
     "utilities": 100,
     "analysis": 4650,
-    "passes": 8430,
+    "passes": 8690,  # with docstrings of one form, whose examples tests run
     "frontend": 7030,
     "interp": 1815,
-    "backends": 21590,  # with the native subset, which made `runtime` smaller, quotas of control groups, types
+    "backends": 21600,  # with the native subset, which made `runtime` smaller, quotas of control groups, types
     "compiler": 1870,  # with the printer of kernels as source
     "runtime": 8600,  # docstrings of the host API have examples, too
     "compat": 1500,

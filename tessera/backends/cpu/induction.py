@@ -33,7 +33,16 @@ _MATH = (AddOp, SubOp, MulOp, CastOp)
 
 @pass_("scalarise-inductions", optimization="scalar-inductions", counts=True)
 def scalarise_inductions(module: Module) -> None:
-    """Assumes loops on the tile level; establishes the form above for every `for`."""
+    """Replace loop-carried tiles that are incremented uniformly by a scalar count.
+
+    Takes: tile IR after `licm`, which shows what is invariant in a loop.
+    Gives: `for` loops whose carried tiles have this form carry an int64 instead, of which each use computes the tile.
+    Needs: the CPU, where a carried tile is an array in memory.
+    Raises: nothing.
+    Example: `pointers` of tests/filecheck/scalarise-inductions.tir
+        for [%p] (%q: tile) { load %q; addptr; yield } → for [%zero] (%s: i64) { splat; addptr; load; add; yield }
+    Compare: LLVM IndVarSimplify and LoopStrengthReduce, the other way round.
+    """
     for op in list(module.walk()):
         if isinstance(op, ForOp):
             _visit(op)

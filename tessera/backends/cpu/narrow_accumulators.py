@@ -19,7 +19,16 @@ from tessera.passes.neutral.loops import const
 
 @pass_("narrow-accumulators", optimization="narrow-accumulators", counts=True)
 def narrow_accumulators(module: Module) -> None:
-    """Assumes tile IR; establishes that no such tile is carried through a `for`."""
+    """Reduce in each iteration what is only reduced after the loop.
+
+    Takes: tile IR. The carried tile starts as the neutral element and is used by one `reduce` of the same operation.
+    Gives: loops that carry the result of the reduction. Sums of floats are added in another order.
+    Needs: the CPU, where a carried tile is an array in memory.
+    Raises: nothing.
+    Example: `sum` of tests/filecheck/narrow-accumulators.tir
+        for (%a: tile) { add; yield }; reduce; store → for (%a: fp32) { reduce { add; yield }; add; yield }; store
+    Compare: in-loop reductions of LLVM LoopVectorize (`-prefer-inloop-reductions`).
+    """
     for op in list(module.walk()):
         if isinstance(op, ForOp) and op.parent is not None:
             for result in list(op.results):

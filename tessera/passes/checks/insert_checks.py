@@ -43,13 +43,21 @@ from tessera.passes.neutral.descriptors import lower_access
 
 @pass_("checks")
 def insert_checks(module: Module) -> None:
-    """Put checks into IR as the front end emits it. Later passes keep them in their order with effects.
+    """Put a `check` beside each access and each computation that may go wrong.
 
-    Accesses through descriptors become accesses through pointers: the extents of a descriptor may lie.
+    Takes: IR as the front end emits it. Accesses through descriptors become accesses through pointers: the extents of a
+        descriptor may lie.
+    Gives: `check` ops, which later passes keep in their order with effects; functions take two more arguments, begin
+        and end of the storage, for each pointer.
+    Needs: the CPU, in checked builds: `kernel[grid](…, debug="check")`.
+    Raises: nothing.
+    Example: `access` of tests/filecheck/checks.tir
+        addptr; load %q, %c → addptr; cast; cmp; cmp; or; and; check {kind='out-of-bounds', message=…}; load %q, %c
+    Compare: AddressSanitizer and UndefinedBehaviorSanitizer, `compute-sanitizer --tool memcheck`.
     """
     for op in module.walk():
         if isinstance(op, (memory.DescriptorLoadOp, memory.DescriptorStoreOp)):
-            with suppress(UnsupportedLanguageConstruct):  # of a descriptor that a loop changes
+            with suppress(UnsupportedLanguageConstruct):  # atomics of floats other than add
                 lower_access(op)
     functions = [f for f in module.body if isinstance(f, control.FuncOp)]
     extents = {arg: pair for f in functions for arg, pair in _add_extents(f).items()}

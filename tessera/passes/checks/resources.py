@@ -37,8 +37,16 @@ class Need:
 
 @pass_("check-resources")
 def check_resources(module: Module, facts: GpuFacts, pruning: bool = False) -> None:
-    """OutOfResources for a kernel that cannot fit whatever later passes do; when `pruning`, for one that would be in
-    local memory for the most part, too. Changes nothing."""
+    """Refuse a kernel that cannot fit whatever later passes do; when `pruning`, also one that would spill most.
+
+    Takes: tile IR after the target-neutral passes, with `num_warps`.
+    Gives: the IR as it is.
+    Needs: any GPU (`facts`: threads, registers and shared memory of an SM).
+    Raises: OutOfResources: a lower bound of threads, shared memory or registers exceeds the GPU's limit.
+    Example: `too_many_bins` of tests/filecheck/check-resources.tir
+        %h = histogram %x {bins=65536} → OutOfResources
+    Compare: CUDA C++ Programming Guide, "Compute Capabilities", has the limits.
+    """
     for need in needs_of(module, facts):
         if need.spills and not pruning:
             continue

@@ -105,7 +105,17 @@ def warps_for(m: int, n: int, num_warps: int, chained: bool, tile_m: int) -> tup
 
 @pass_("accelerate")
 def accelerate(module: Module, facts: GpuFacts) -> None:
-    """Replace dots by `mma` where the target has an instruction. Assumes that `coalesce` ran (orders of loads)."""
+    """Replace dots by the matrix instructions of the target.
+
+    Takes: tile IR after `coalesce`, whose orders of loads it reads; `num_warps`.
+    Gives: `wgmma` or `mma`, with operands in shared memory or registers in the instruction's layouts; `dot` stays where
+        there is no instruction, on operands of the accumulator's type.
+    Needs: any GPU (`facts`: its instructions).
+    Raises: nothing.
+    Example: `half` of tests/filecheck/accelerate.gir
+        load; load; dot → load; local_alloc; load; local_alloc; convert_layout; wgmma {instruction=…}; convert_layout
+    Compare: Triton `tritongpu-accelerate-matmul`; PTX ISA, "Warp Level Matrix Instructions".
+    """
     num_warps: int = module.attrs["num_warps"]
     for func in module.body:
         assert isinstance(func, ops.FuncOp)

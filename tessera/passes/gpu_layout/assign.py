@@ -33,7 +33,16 @@ EXPENSIVE = (ops.FloatUnary, ops.DivOp, ops.PowOp, ops.RemOp)
 
 @pass_("assign-layouts")
 def assign_layouts(module: Module, facts: GpuFacts) -> None:
-    """Every tile type gets a layout. Assumes that `coalesce` ran; layouts already there (of matrix ops) stay."""
+    """Give every tile type a layout, with conversions where two of them meet.
+
+    Takes: tile IR after `coalesce` and `accelerate`; layouts already there (of matrix ops) stay.
+    Gives: GPU IR: each tile type has a layout, `convert_layout` stands where it must.
+    Needs: any GPU.
+    Raises: nothing.
+    Example: `two_layouts` of tests/filecheck/assign-layouts.gir
+        addptr; load; store → addptr; addptr; load; convert_layout; store
+    Compare: Triton `convert-triton-to-tritongpu` and `tritongpu-remove-layout-conversions`.
+    """
     for func in module.body:
         assert isinstance(func, ops.FuncOp)
         Assignment(func, module.attrs["num_warps"], facts.warp_size).run()

@@ -32,7 +32,16 @@ Group = tuple[tuple[int, ...], tuple[int, ...]]
 
 @pass_("coalesce")
 def coalesce(module: Module, facts: GpuFacts) -> None:
-    """Set `layout` on loads, stores, atomics and descriptor accesses of tiles. Changes nothing else."""
+    """Choose the layout of each access to global memory.
+
+    Takes: tile IR without layouts, with pointers as the author wrote them; `num_warps`.
+    Gives: the attribute `layout` on loads, stores, atomics and descriptor accesses of tiles; nothing else changes.
+    Needs: any GPU.
+    Raises: nothing.
+    Example: `aligned` of tests/filecheck/coalesce.tir
+        load %q → load %q {layout=…}
+    Compare: Triton `tritongpu-coalesce`; CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory".
+    """
     num_warps: int = module.attrs["num_warps"]
     for func in module.body:
         assert isinstance(func, FuncOp)

@@ -38,7 +38,16 @@ def _widen(op: Op) -> None:
 
 @pass_("widen-float8")
 def widen_float8(module: Module) -> None:
-    """Compute in fp32 what is computed of 8-bit floats; each result is rounded to its type, as the language says."""
+    """Compute in fp32 what is computed of 8-bit floats, and round each result to its type, as the language says.
+
+    Takes: tile IR without layouts.
+    Gives: arithmetic on fp32 between casts; dots and moves of 8-bit floats stay.
+    Needs: any GPU.
+    Raises: nothing.
+    Example: `arithmetic` of tests/filecheck/widen-float8.tir
+        add %a, %b → cast %a; cast %b; add; cast
+    Compare: promotion of small floats in LLVM's type legalisation.
+    """
     for op in list(module.walk()):
         if isinstance(op, arith.Elementwise) and not isinstance(op, MOVES):
             if any(_is_float8(v) for v in op.operands):

@@ -60,7 +60,17 @@ HOISTED_REG32 = 208
 
 @pass_("async-mma")
 def async_mma(module: Module) -> None:
-    """Start MMAs early and wait late. The last pass that moves ops: lifetimes of buffers follow the waits."""
+    """Start MMAs of warpgroups early and wait for them late.
+
+    Takes: GPU IR with layouts. It is the last pass that moves ops: lifetimes of buffers follow the waits.
+    Gives: `wgmma` with `asynchronous`, and `wgmma_wait` in front of the first use of each result.
+    Needs: a GPU with `wgmma`: without such ops nothing is changed.
+    Raises: nothing.
+    Example: `two` of tests/filecheck/async-mma/mmas.gir
+        wgmma; exp; wgmma
+        → wgmma {asynchronous=True}; wgmma {asynchronous=True}; wgmma_wait {pending=1}; exp; wgmma_wait
+    Compare: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"; Triton `tritongpu-pipeline`.
+    """
     for func in module.body:
         assert isinstance(func, FuncOp)
         for block in func.all_blocks():

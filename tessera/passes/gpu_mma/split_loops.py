@@ -37,7 +37,16 @@ class Flip:
 
 @pass_("split-loops", optimization="loop-split", counts=True)
 def split_loops(module: Module) -> None:
-    """Split loops at the flip of a branch. After pipelining: what an iteration hands on is then carried."""
+    """Split loops with MMAs at the flip of a branch.
+
+    Takes: GPU IR after pipelining, so that what an iteration hands on is carried.
+    Gives: two loops for one whose branch flips once: all iterations of one take the branch, none of the other.
+    Needs: a GPU with `wgmma`: other loops are left alone.
+    Raises: nothing.
+    Example: `flips_once` of tests/filecheck/split-loops.gir
+        for { wgmma; cmp; if { … } } → for %first, %m { yield }; for %m, %n { wgmma; print; yield }; return
+    Compare: LLVM LoopBoundSplit and IRCE (index-set splitting).
+    """
     for op in list(module.walk()):
         if isinstance(op, ops.ForOp) and any(isinstance(x, ops.WgmmaOp) for x in op.body):
             running = any(isinstance(x, ops.WgmmaOp) and x.pending for x in op.body)

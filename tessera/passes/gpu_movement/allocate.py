@@ -13,10 +13,16 @@ NAMED_BUFFERS = 4  # how many of the largest buffers the error names
 
 @pass_("allocate-shared")
 def allocate_shared(module: Module, facts: GpuFacts) -> None:
-    """Set `offset` of each `local_alloc`, attributes `scratch` (offset) and `scratch_bytes` of ops that need
-    some, and the module's `shared` (bytes).
+    """Place buffers and scratch in shared memory.
 
-    Each function has bytes of its own, as a callee runs while its caller's buffers live. Raises OutOfResources.
+    Takes: GPU IR; no later pass makes, moves or drops buffers and conversions.
+    Gives: `offset` of each `local_alloc`, `scratch` (offset) and `scratch_bytes` of ops that need some, the module's
+        `shared` (bytes). Each function has bytes of its own, as a callee runs while its caller's buffers live.
+    Needs: any GPU.
+    Raises: OutOfResources: the sum exceeds what a CTA can have; the largest buffers are named.
+    Example: `one_after_the_other` of tests/filecheck/allocate-shared.gir
+        local_alloc; local_load; local_alloc → local_alloc {offset=0}; local_load; local_alloc {offset=0}
+    Compare: Triton `allocate-shared-memory`.
     """
     num_warps: int = module.attrs["num_warps"]
     top = 0

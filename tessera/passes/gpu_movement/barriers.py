@@ -66,7 +66,17 @@ State = frozenset[Touch]
 
 @pass_("barriers")
 def barriers(module: Module) -> None:
-    """Insert `barrier` ops. Assumes that shared memory is allocated."""
+    """Insert barriers where threads could meet in shared memory.
+
+    Takes: GPU IR with shared memory allocated.
+    Gives: `barrier` in front of each access that conflicts with an earlier one since threads last met, with `proxy`
+        where an instruction that reads through descriptors may follow.
+    Needs: any GPU.
+    Raises: nothing.
+    Example: `write_then_read` of tests/filecheck/barriers.gir
+        local_alloc; local_load → local_alloc; barrier; local_load
+    Compare: the membar analysis of Triton; PTX ISA, `bar.sync` and "Async proxy".
+    """
     for func in module.body:
         assert isinstance(func, ops.FuncOp)
         _Barriers(module).block(func.body, frozenset())

@@ -39,7 +39,18 @@ PROGRAMS = 2  # of an SM that must still find room
 
 @pass_("prefetch", optimization="prefetch", counts=True)
 def prefetch(module: Module, facts: GpuFacts) -> None:
-    """Stream the loads of loops without MMAs through rings. Assumes layouts; loops done get `num_stages=1`."""
+    """Stream the loads of loops without MMAs through rings that each thread keeps for itself.
+
+    Takes: GPU IR with layouts; `num_stages` of the module or the loop.
+    Gives: copies to shared memory that run ahead, and no barrier, as a thread reads what it copied; loops done have
+        `num_stages=1`.
+    Needs: a GPU with `cp.async` (sm_80).
+    Raises: nothing.
+    Example: `sum` of tests/filecheck/prefetch.gir
+        for { load; add }
+        → local_alloc {private=True}; async_copy; for { async_wait {private=True}; async_copy; local_load; add }
+    Compare: LLVM LoopDataPrefetch, which fills caches; CUDA guide, "Asynchronous Data Copies".
+    """
     if not facts.has_cp_async:
         return
     default: int = module.attrs.get("num_stages", 1)

@@ -54,8 +54,18 @@ PART_BITS = 256  # of K in one instruction of an MMA
 
 @pass_("software-pipeline", optimization="software-pipeline", counts=True)
 def software_pipeline(module: Module, facts: GpuFacts) -> None:
-    """Pipeline every loop that copies loads to shared memory, but those whose programs wait for others in them. Assumes
-    layouts; loops done get `num_stages=1`."""
+    """Pipeline loops: copy the tiles of later iterations to shared memory while this iteration computes.
+
+    Takes: GPU IR with layouts, as only whole vectors may be copied asynchronously; `num_stages` of module or loop.
+        Loops in which programs wait for others are left alone.
+    Gives: rings of buffers that `async_copy` fills `num_stages - 1` iterations ahead; loops done have `num_stages=1`.
+    Needs: a GPU with `cp.async` (sm_80).
+    Raises: nothing.
+    Example: `copies` of tests/filecheck/software-pipeline/ring.gir
+        for { load; local_alloc; local_load } → local_alloc; async_copy; for { async_wait; async_copy; local_load }
+    Compare: Triton `tritongpu-pipeline`; CUDA guide, "Asynchronous Data Copies"; M. Lam, "Software pipelining: an
+        effective scheduling technique for VLIW machines", PLDI 1988.
+    """
     if not facts.has_cp_async:
         return
     default: int = module.attrs.get("num_stages", 1)

@@ -41,8 +41,18 @@ Access = ops.DescriptorLoadOp | ops.DescriptorStoreOp
 
 @pass_("select-tensor-maps")
 def select_tensor_maps(module: Module, stores: bool = True) -> None:
-    """Mark the descriptors whose blocks the TMA unit moves (attribute `mapped`). For targets that have one; before
-    `lower-descriptors`. Without `stores` it only loads."""
+    """Mark the descriptors whose blocks the TMA unit moves.
+
+    Takes: tile IR before `lower-descriptors`. Without `stores` the TMA unit only loads.
+    Gives: the attribute `mapped` on descriptors whose base, extents and strides are arguments or constants; their
+        `make_descriptor` stands at the function's start. Remarks say why others have none.
+    Needs: a GPU with a TMA unit (sm_90).
+    Raises: nothing.
+    Example: `mapped` of tests/filecheck/select-tensor-maps.tir
+        make_descriptor; descriptor_load; descriptor_store
+        → make_descriptor {mapped=True}; descriptor_load; descriptor_store
+    Compare: CUDA Driver API, "Tensor Map Object Management", has the conditions.
+    """
     for func in module.body:
         assert isinstance(func, ops.FuncOp)
         if not func.kernel:
@@ -199,9 +209,17 @@ def access_boxes(op: Access | ops.TensorCopyOp, num_warps: int) -> Boxes:
 
 @pass_("number-tensor-maps")
 def number_tensor_maps(module: Module) -> None:
-    """Give each map that the kernel needs a number (attribute `map` of its accesses). The module's `tensor_maps` has,
-    for each: element type, padding, box, swizzle, then base, extents and strides as `_field` says.
-    Stores that the kernel may read itself get the attribute `synchronous`."""
+    """Give each tensor map that the kernel needs a number, and say how the host encodes it.
+
+    Takes: GPU IR with shared memory allocated: box and swizzle follow from the layouts of buffers.
+    Gives: `map` of each access; the module's `tensor_maps`: element type, padding, box, swizzle, then base, extents and
+        strides as `_field` says. Stores that the kernel may read itself get the attribute `synchronous`.
+    Needs: a GPU with a TMA unit: without accesses through descriptors nothing is changed.
+    Raises: nothing.
+    Example: `maps` of tests/filecheck/number-tensor-maps.gir
+        descriptor_load %d; descriptor_store %e → descriptor_load %d {map=0}; descriptor_store %e {map=1}
+    Compare: CUDA Driver API, `cuTensorMapEncodeTiled`.
+    """
     found: dict[tuple[Any, ...], int] = {}
     checks: dict[tuple[int, ...], None] = {}
     for func in module.body:

@@ -50,10 +50,16 @@ READS = (ops.TileLoad, ops.DescriptorGatherOp)
 
 @pass_("partition-cluster")
 def partition_cluster(module: Module) -> None:
-    """Spread the kernel over the `num_ctas` CTAs of a cluster. First of all passes: later ones see a CTA's part.
+    """Spread the kernel over the `num_ctas` CTAs of a cluster.
 
-    A kernel that went through this is left as it is: what is compiled once more from its text (fallback variants are)
-    is in parts.
+    Takes: tile IR as the front end emits it; later passes see a CTA's part. A kernel that went through this (attribute
+        `cluster`) is left as it is: fallback variants are compiled from the text of parts.
+    Gives: the IR of one CTA's part, and `cluster`, the number of CTAs: 1, with a remark, if it cannot be cut.
+    Needs: a GPU with clusters (sm_90).
+    Raises: nothing.
+    Example: `halves` of tests/filecheck/partition-cluster.tir
+        arange {end=256}; load → cta_rank {ctas=2}; const; mul; arange {end=128}; splat; add; load
+    Compare: Triton `triton-nvidia-gpu-plan-cta`; CUDA guide, "Thread Block Clusters".
     """
     if "cluster" in module.attrs:
         return
@@ -77,7 +83,16 @@ def partition_cluster(module: Module) -> None:
 
 @pass_("multicast-loads", optimization="cluster-multicast", counts=True)
 def multicast_loads(module: Module) -> None:
-    """Mark loads by the TMA unit that are the same in all CTAs (`ctas`). After all passes that make such."""
+    """Mark loads by the TMA unit that are the same in all CTAs of a cluster.
+
+    Takes: tile IR; all passes that make such loads have run, and what depends on `cta_rank` can be seen.
+    Gives: the attribute `ctas` on these loads, one of which brings the tile to all CTAs.
+    Needs: a GPU with clusters and a TMA unit: without `cta_rank` nothing is changed.
+    Raises: nothing.
+    Example: `matmul` of tests/filecheck/multicast-loads.tir
+        descriptor_load %da; descriptor_load %db → descriptor_load %da; descriptor_load %db {ctas=2}
+    Compare: PTX ISA, `cp.async.bulk.tensor` with `.multicast::cluster`.
+    """
     for number in [op for op in module.walk() if isinstance(op, ops.CtaRankOp)]:
         own = _reached(number.result)
         for op in module.walk():

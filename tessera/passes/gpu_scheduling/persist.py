@@ -38,8 +38,17 @@ WIDE = 64  # bits of the integers that count programs
 
 @pass_("persist", optimization="persistent-programs", counts=True)
 def persist(module: Module, facts: GpuFacts) -> None:
-    """Let the CTAs of kernels with a precondition run several programs, where a CTA is alone on its SM. After
-    `pointer-to-tma`."""
+    """Let CTAs run several programs one after another, where a CTA is alone on its SM.
+
+    Takes: tile IR after `pointer-to-tma`, of kernels with a `precondition`.
+    Gives: a loop over programs around all of the kernel, a store through a tensor map at its end, and the module's
+        `persistent`; or a remark.
+    Needs: a GPU with a TMA unit (sm_90).
+    Raises: nothing.
+    Example: `several_programs` of tests/filecheck/persist.tir
+        program_id; for { dot }; store → cta_id; num_ctas; num_programs; for { for { dot }; descriptor_store }
+    Compare: persistent tile schedulers of CUTLASS 3; K. Gupta et al., "A study of persistent threads", InPar 2012.
+    """
     if "precondition" not in module.attrs:
         return
     for func in module.body:

@@ -83,8 +83,18 @@ class Chosen:
 
 @pass_("pointer-to-tma", optimization="pointer-to-tma", counts=True)
 def pointer_to_tma(module: Module, facts: GpuFacts, no_alias: bool = True) -> None:
-    """Load tiles of MMAs through tensor maps where a launch can make sure that they are there, with `no_alias` also
-    that nothing is written to them. Assumes tile IR without layouts; before `descriptor-to-pointer`."""
+    """Load tiles of MMAs through tensor maps where a launch can make sure that this is right.
+
+    Takes: tile IR without layouts, before `descriptor-to-pointer`. With `no_alias` a launch also makes sure that
+        nothing writes to the arrays that are loaded.
+    Gives: descriptors for strided views of arrays, and the module's `precondition` over `host_code`: where a check
+        fails, the launcher runs the variant that was compiled without this pass.
+    Needs: a GPU with a TMA unit (sm_90).
+    Raises: nothing.
+    Example: `window` of tests/filecheck/pointer-to-tma.tir
+        for { load; dot } → make_descriptor {mapped=True}; for { descriptor_load; dot }
+    Compare: LLVM LoopVersioning, for the variant; CUDA Driver API, `cuTensorMapEncodeTiled`, for the conditions.
+    """
     if not facts.has_tma:
         return
     changed = False

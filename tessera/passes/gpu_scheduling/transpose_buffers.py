@@ -29,8 +29,17 @@ from tessera.passes.neutral.loops import const32
 
 @pass_("transpose-buffers", optimization="transpose-buffers", counts=True)
 def transpose_buffers(module: Module, facts: GpuFacts) -> None:
-    """Give transposed operands of sums a buffer for each of three iterations. Assumes layouts; before
-    `warp-specialize`."""
+    """Give transposed operands of sums a buffer for each of three iterations.
+
+    Takes: GPU IR with layouts, before `warp-specialize`.
+    Gives: a ring of three buffers in place of one, so that an iteration's MMA may run on while the next one writes.
+    Needs: a GPU with `wgmma`, and room in shared memory.
+    Raises: nothing.
+    Example: `one_buffer_each_iteration` of tests/filecheck/transpose-buffers.gir
+        for { local_load; local_alloc; wgmma }
+        → local_alloc {rotates=True}; barrier; for { local_load; local_index; local_store; wgmma }
+    Compare: multi-buffering in MLIR (`memref::multiBuffer`).
+    """
     num_warps: int = module.attrs["num_warps"]
     for func in module.body:
         assert isinstance(func, ops.FuncOp)

@@ -75,7 +75,18 @@ SLACK = 2048  # bytes of shared memory for barriers and alignment
 
 @pass_("warp-specialize", optimization="warp-specialize", counts=True)
 def warp_specialize(module: Module, facts: GpuFacts) -> None:
-    """Split kernels whose loops load tiles through tensor maps. Assumes layouts; before `pipeline`."""
+    """Split kernels whose loops load tiles through tensor maps into warp roles.
+
+    Takes: GPU IR with layouts, as boxes and swizzles follow from them; before `software-pipeline`.
+    Gives: `warp_specialize` with a region for each role, and rings of buffers with a full and an empty mbarrier; or the
+        function as it was, and a remark.
+    Needs: a GPU with a TMA unit (sm_90).
+    Raises: nothing.
+    Example: `split` of tests/filecheck/warp-specialize/producer-consumer.gir
+        for { descriptor_load; local_alloc; wgmma }
+        → warp_specialize { for { mbarrier_wait; wgmma; mbarrier_arrive } } { for { mbarrier_wait; tensor_copy } }
+    Compare: CUTLASS 3, warp-specialized kernels; Triton `tritongpu-automatic-warp-specialization`.
+    """
     if not facts.has_tma:
         return
     for func in module.body:
@@ -113,8 +124,17 @@ def _flags(split: _Split) -> dict[ops.ForOp, Value]:
 
 @pass_("descriptor-to-pointer")
 def descriptor_to_pointer(module: Module, facts: GpuFacts) -> None:
-    """In kernels that will not be split, loops load through pointers, which other passes know how to do ahead of time.
-    Before layouts are assigned."""
+    """Let loops load through pointers in kernels that `warp-specialize` will not split.
+
+    Takes: tile IR without layouts, after `pointer-to-tma`.
+    Gives: loads through pointers and masks, which `software-pipeline` copies ahead, with a remark; kernels that will be
+        split are left alone.
+    Needs: a GPU with a TMA unit (sm_90).
+    Raises: nothing.
+    Example: `offset_from_a_tile` of tests/filecheck/descriptor-to-pointer.tir
+        for { descriptor_load; descriptor_load; dot } → for { load; load; dot; yield }; print
+    Compare: Triton `triton-rewrite-tensor-descriptor-to-pointer`.
+    """
     if not facts.has_tma:
         return
     for func in module.body:

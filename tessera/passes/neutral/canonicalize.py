@@ -224,5 +224,14 @@ RULES = FOLD + SHAPE + MEMORY + CONTROL
 
 @pass_("canonicalize", optimization="canonicalize", counts=True)
 def canonicalize(module: Module) -> None:
-    """Apply all rules to a fixpoint. Assumes and keeps valid IR at any level; drops unused pure ops."""
+    """Simplify ops by all rules of this module and of `fold.py`, until none applies any more.
+
+    Takes: valid IR of any level.
+    Gives: IR of that level: constants folded and on the right, no unused pure ops, loops that carry only what changes.
+    Needs: nothing of a target.
+    Raises: nothing.
+    Example: `trim` of tests/filecheck/canonicalize/loops.tir
+        for [%x, %y, %x, %zero] { add; add; add; yield } → for [%x] {num_stages=3} { add; add; yield }; print; return
+    Compare: MLIR `canonicalize`, LLVM InstCombine.
+    """
     Rewriter(RULES, optimization="canonicalize").run(module)

@@ -38,7 +38,16 @@ def _block(block: Block, known: dict[Key, list[Value]]) -> None:
 
 @pass_("cse", optimization="cse", counts=True)
 def cse(module: Module) -> None:
-    """Merge pure ops without regions that have equal operands, attributes and types. Loads are left alone."""
+    """Merge pure ops without regions that have equal operands, attributes and types.
+
+    Takes: valid IR of any level.
+    Gives: the first of equal ops, for all their users in its block and in blocks inside it. Loads are left alone.
+    Needs: nothing of a target.
+    Raises: nothing.
+    Example: `equal` of tests/filecheck/cse.tir
+        %a = add %x, %y; %b = add %x, %y; print [%a, %b] → %a = add %x, %y; print [%a, %a]
+    Compare: MLIR `cse`, LLVM EarlyCSE.
+    """
     for f in module.body:
         for block in f.regions:
             _block(block, {})

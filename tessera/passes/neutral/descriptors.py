@@ -22,7 +22,16 @@ _ALIGNMENT = 16  # bytes: of the base and of every stride but the last
 
 @pass_("lower-descriptors")
 def lower_descriptors(module: Module) -> None:
-    """Assumes tile IR without layouts; leaves no access through a descriptor, and none at all once canonicalised."""
+    """Lower accesses through tensor descriptors to pointers and masks.
+
+    Takes: tile IR without layouts; descriptors with the attribute `mapped`, which the TMA unit serves, stay.
+    Gives: loads, stores and atomics through pointers; other descriptors are gone once the IR is canonicalised.
+    Needs: nothing of a target; GPU pipelines run it after `select-tensor-maps`.
+    Raises: UnsupportedLanguageConstruct: an atomic of floats is another one than `add`.
+    Example: `block` of tests/filecheck/lower-descriptors.tir
+        make_descriptor; descriptor_load %d, [%i, %j] → hint; addptr; cmp; cmp; and; load %p, %inside
+    Compare: Triton `triton-rewrite-tensor-descriptor-to-pointer`.
+    """
     made: list[Op] = []
     for op in module.walk():
         if isinstance(op, (ops.DescriptorLoadOp, ops.DescriptorStoreOp)):
@@ -40,7 +49,16 @@ def lower_descriptors(module: Module) -> None:
 
 @pass_("lower-descriptor-rows")
 def lower_descriptor_rows(module: Module) -> None:
-    """Gathers and scatters of rows as pointers and masks; the other accesses stay. Assumes tile IR without layouts."""
+    """Lower gathers and scatters of rows through descriptors to pointers and masks.
+
+    Takes: tile IR without layouts.
+    Gives: loads and stores through pointers for these; accesses to whole blocks stay.
+    Needs: nothing of a target; the CPU runs it, which moves blocks through descriptors itself.
+    Raises: nothing.
+    Example: `rows` of tests/filecheck/lower-descriptor-rows.tir
+        descriptor_gather %d, %rows, %j → expand_dims; cast; mul; addptr; cmp; cmp; and; load
+    Compare: Triton `triton-rewrite-tensor-descriptor-to-pointer`.
+    """
     for op in module.walk():
         if isinstance(op, (ops.DescriptorGatherOp, ops.DescriptorScatterOp)):
             _Rows(op, Builder.before_op(op)).lower()

@@ -43,7 +43,17 @@ def _hoist(block: Block) -> None:
 
 @pass_("licm", optimization="licm", counts=True)
 def licm(module: Module) -> None:
-    """Move invariant pure ops out of loops, innermost loops first. Ops that read memory stay."""
+    """Move invariant pure ops out of loops, innermost loops first.
+
+    Takes: valid IR of any level.
+    Gives: the same ops, in front of the outermost loop that does not change them. What reads memory, or may trap where
+        the loop would not run, stays, as does all of a loop with `disable_licm`.
+    Needs: nothing of a target.
+    Raises: nothing.
+    Example: `moves` of tests/filecheck/licm.tir
+        for (%i) { %a = mul %x, %x; … } → %a = mul %x, %x; for (%i) { … }
+    Compare: LLVM LICM, MLIR `loop-invariant-code-motion`.
+    """
     for f in module.body:
         for block in f.regions:
             _hoist(block)

@@ -21,7 +21,16 @@ LARGEST = 32  # copies of one body
 
 @pass_("unroll", optimization="unroll", counts=True)
 def unroll(module: Module) -> None:
-    """Unroll every `for` that asks for it and counts up by a constant; loops done lose the attribute."""
+    """Unroll every `for` that asks for it, `tl.range(loop_unroll_factor=n)`.
+
+    Takes: tile IR whose loops may have the attribute `unroll`; only loops that count up by a constant are changed.
+    Gives: a loop with `n` iterations in its body (LARGEST at most), one for what is left; both lose the attribute.
+    Needs: nothing of a target; GPU pipelines run it.
+    Raises: nothing.
+    Example: `pairs` of tests/filecheck/unroll.tir
+        for %0, %n, %one {unroll=2} { mul; yield } → for %0, %end, %two { mul; add; mul; yield }; for { mul; yield }
+    Compare: LLVM LoopUnroll, Triton `triton-loop-unroll`.
+    """
     for op in list(module.walk()):
         if isinstance(op, ForOp) and op.unroll:
             count, op.unroll = min(op.unroll, LARGEST), None

@@ -37,7 +37,17 @@ class Count:
 
 @pass_("while-to-for", optimization="while-to-for", counts=True)
 def while_to_for(module: Module) -> None:
-    """Make `for` loops of `while` loops that count. After LICM: bounds then stand in front of loops."""
+    """Make `for` loops of `while` loops that count.
+
+    Takes: tile IR after `licm`, so that bounds stand in front of loops.
+    Gives: `for` loops where the condition compares a carried int32 or int64 with an invariant bound, and the body adds
+        a constant to it. The count stays a carried value for those who read it after the loop.
+    Needs: nothing of a target.
+    Raises: nothing.
+    Example: `up` of tests/filecheck/while-to-for.tir
+        while [%lb, %x] { cmp; condition } { add; add; yield } → const; for %lb, %ub, %step, [%x] { add; yield }
+    Compare: MLIR's uplifting of `scf.while` to `scf.for`, LLVM IndVarSimplify.
+    """
     for op in list(module.walk()):
         if isinstance(op, WhileOp) and (count := _count(op)) is not None:
             if apply("while-to-for", op):

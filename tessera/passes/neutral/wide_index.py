@@ -147,7 +147,16 @@ def _append_operand(op: Op, v: Value) -> int:
 
 @pass_("wide-index")
 def wide_index(module: Module) -> None:
-    """Give every `addptr` an int64 offset computed in int64, and compare and extend such offsets in int64."""
+    """Give every `addptr` an int64 offset computed in int64, and compare and extend such offsets in int64.
+
+    Takes: tile IR as the front end emits it, of a kernel with an array of 2^31 elements or more.
+    Gives: a second, wide copy of the arithmetic that leads to offsets; narrow values stay for their other users.
+    Needs: nothing of a target.
+    Raises: nothing.
+    Example: `offsets` of tests/filecheck/wide-index.tir
+        %at = add; cmp %at, %n; addptr; load → cast; mul; add; cmp; addptr; load
+    Compare: the widening of induction variables in LLVM IndVarSimplify.
+    """
     widener = _Widener()
     ops = list(module.walk())
     for op in ops:
