@@ -142,7 +142,7 @@ class HostCode:
         return number
 
     def _of_extreme(self, op: arith.AddOp) -> int | None:
-        """x + max(a, b) as max(x + a, x + b), if something of the sums cancels out."""
+        """Write x + max(a, b) as max(x + a, x + b), if terms of the sums cancel each other."""
         for x, y in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
             if isinstance(y.op, arith.MaxOp | arith.MinOp):
                 p, *pair = [self.polynomials.of(v) for v in (x, *y.op.operands)]
@@ -155,7 +155,7 @@ class HostCode:
         return None
 
     def _of_remainder(self, op: arith.SubOp) -> int | None:
-        """x - y // z * z as x - y + y % z."""
+        """Write x - y // z * z as x - y + y % z."""
         product = op.rhs.op
         if not isinstance(product, arith.MulOp):
             return None

@@ -138,7 +138,8 @@ def _by_groups(t: Any, shared: LinearLayout, boxes: Boxes, groups: int) -> Stagi
 def _lower(
     shared: LinearLayout, boxes: Boxes, groups: int, height: int
 ) -> tuple[LinearLayout, Boxes]:
-    """Boxes of `height` rows of each group, all groups' behind each other: the layout, and those of the first group."""
+    """Cut boxes into lower ones that hold `height` rows of each group; the first box of all groups comes first, then
+    the second. Gives the layout and the boxes of the first group."""
     own, width = boxes.box[-2] // groups, boxes.box[-1]
     columns = shared.columns("offset")
     low, high, box = ((width * x).bit_length() - 1 for x in (height, own, own * groups))
@@ -204,7 +205,8 @@ def result_elements(op: ReduceOp) -> int:
 
 
 def scan_slots(layout: LinearLayout, axis: int) -> int:
-    """Registers of a thread that differ outside of `axis` or in the bits along it above the lowest warp bit.
+    """Count the registers of a thread that differ in coordinates outside of `axis`, or along it in bits above the
+    lowest one that warps hold.
 
     One step over warps exchanges, in each thread, the last element of each run below that bit.
     """

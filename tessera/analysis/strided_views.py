@@ -48,8 +48,9 @@ class Side:
 
 @dataclass(slots=True)
 class StridedView:
-    """The array's first element, the view's sides in the order of the tile's dimensions, and sides of extent 1 that
-    the tile lacks. `contiguous`: the dimension of stride 1."""
+    """A tile's strided view of an array. `base` points to the array's first element, `sides` are in the order of the
+    tile's dimensions, `further` are sides of extent 1 that the tile lacks. `contiguous` is the dimension of stride
+    1."""
 
     base: Value
     sides: list[Side]

@@ -99,9 +99,10 @@ def explain(module: str, name: str) -> str:
 
 
 def absent(module: str, source: ModuleType | None = None) -> Callable[[str], Any]:
-    """A `__getattr__` for `module`: names of `source` that its `__all__` leaves out, then a reasoned AttributeError."""
+    """Make a `__getattr__` for `module`: it gives names of `source` that `__all__` leaves out, and for others raises an
+    AttributeError that says why they are absent."""
     here = vars(sys.modules[module])
-    # Else Python itself answers `from module import name`, without the reason.
+    # Without a `__path__` Python itself refuses `from module import name`, and does not say why.
     here.setdefault("__path__", [])
 
     def __getattr__(name: str) -> Any:

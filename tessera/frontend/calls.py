@@ -341,7 +341,7 @@ def _tuple(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> tl_tuple:
 
 
 def _range(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> tl_tuple:
-    """A range outside a `for`: of compile-time ints only, in a comprehension for instance."""
+    """Evaluate a `range` outside a `for` (in a comprehension, for instance), which takes compile-time ints only."""
     bounds = [_static("a range here", a) for a in args]
     if not 1 <= len(bounds) <= 3 or not all(isinstance(x, int) for x in bounds):
         shown = ", ".join(map(type_text, args))

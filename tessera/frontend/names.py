@@ -67,7 +67,7 @@ def is_free(value: object) -> bool:
         return True
     if isinstance(value, type):
         return is_aggregate(value) or hasattr(value, "_fields") or _is_own(value)
-    # an autotuner or another wrapper around a jitted function; functions and enum members of the language
+    # Also free: an autotuner or other wrapper of a jitted function, functions and enum members of the language.
     if getattr(value, "__triton_builtin__", False):
         return True
     return isinstance(jitted_under(value), JITCallable) or _is_own(value)

@@ -25,7 +25,7 @@ class Jumps(Flag):
 
 
 class BlockFacts:
-    """Of an `if`, `for`, `while` or `with`: the names assigned inside, in order, and the jumps inside.
+    """Collects what stands inside an `if`, `for`, `while` or `with`: names that are assigned, in order, and jumps.
 
     `inner`: jumps inside that concern the block itself (those of nested loops are theirs); `jumps`: those that leave
     it, which for a loop are only its returns.

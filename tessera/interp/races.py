@@ -26,7 +26,7 @@ _ORDERED = (memory.Atomic, memory.DescriptorStoreOp)
 
 
 def may_race(module: Module) -> bool:
-    """Whether nothing in a checked build orders the accesses of its programs."""
+    """Whether a checked build has nothing by which its programs could order their accesses."""
     return not any(
         isinstance(op, _ORDERED) or (isinstance(op, memory.LoadOp) and op.volatile)
         for op in module.walk()

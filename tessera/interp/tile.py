@@ -175,7 +175,7 @@ def reduce_(m: Machine, op: tile.ReduceOp, *inputs: np.ndarray) -> object:
 
 @evaluate(tile.ScanOp)
 def scan_(m: Machine, op: tile.ScanOp, *inputs: np.ndarray) -> object:
-    """By doubling: after the step with distance d, each element combines the 2·d up to it."""
+    """Scan by doubling: after the step of distance d, each element combines the 2·d elements that end with it."""
     parts = [np.moveaxis(x, op.axis, 0) for x in inputs]
     if op.reverse:
         parts = [x[::-1] for x in parts]

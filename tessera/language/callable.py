@@ -53,9 +53,9 @@ class JITCallable(Sourced, ByName):
         self.hash: str | None = None
         # Constants that the function or one that it calls names, and must not change: (value, where it was found).
         self.used_global_vals: dict[tuple[str, int], tuple[Any, Any]] = {}
-        # The called function that brought it.
+        # For those that a called function names: that function.
         self._used_by: dict[tuple[str, int], JITCallable] = {}
-        # What else its names stand for: if that changes, the function is compiled anew.
+        # The objects that its other names stand for; if one changes, the function is compiled anew.
         self._watched: dict[tuple[str, int], Place] = {}
         self._callees: list[JITCallable] = []
         functools.update_wrapper(self, fn, updated=())

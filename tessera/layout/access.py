@@ -42,8 +42,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class MatrixGroup:
-    """One ldmatrix or stmatrix: constant element offset, and the tile's registers in each of its 32-bit ones, lowest
-    first."""
+    """One ldmatrix or stmatrix: its constant offset in elements, and for each of its 32-bit registers the tile's
+    registers in it, lowest first."""
 
     offset: int
     reg32: tuple[tuple[int, ...], ...]
@@ -130,7 +130,8 @@ def _fits(
 def _spread(
     rows: list[int], first: int, registers: Columns, rest: Sequence[int], elem_bits: int
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Rows in different banks: (their offsets, (lane bit, register bits added to it)), by two register bits at most."""
+    """Move rows to different banks by adding up to two register bits to lane bits. Gives the rows' offsets, and pairs
+    of lane bit and what is added to it."""
     line = LINE_BITS // elem_bits - ROW_BITS // elem_bits
     banks, found, used = Echelon(), list(rows), 0
     added: list[tuple[int, int]] = []

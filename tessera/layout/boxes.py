@@ -42,7 +42,7 @@ class Boxes:
         return prod(self.box)
 
     def of_rank(self, rank: int) -> Boxes:
-        """The same in an array of more dimensions, whose first ones the tile lacks."""
+        """These boxes in an array with more dimensions in front, which the tile lacks: extents of 1, starts at 0."""
         more = rank - len(self.box)
         starts = tuple([(*[0] * more, *start) for start in self.starts])
         return Boxes((*[1] * more, *self.box), self.swizzle, starts)
@@ -98,7 +98,8 @@ def boxes_of(layout: LinearLayout, bits: int) -> Boxes | None:
 
 
 def _cut(shape: tuple[int, ...], width: int, swizzle: int) -> Boxes | None:
-    """Boxes of `width` elements of a row; of all rows, or of those of the last but one dimension."""
+    """Cut a tile into boxes of `width` elements of each row. Where that is the whole row a box has all rows, else those
+    of the last but one dimension."""
     whole = width == shape[-1]
     rows = shape[:-1] if whole else (*[1] * (len(shape) - 2), *shape[-2:-1])
     box: tuple[int, ...] = (*rows, width)

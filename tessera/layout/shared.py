@@ -163,8 +163,8 @@ def count_wavefronts(lane_offsets: list[int], elem_bits: int, vec: int) -> int:
 
 
 def wavefronts(offsets: OffsetMap, elem_bits: int, vec: int) -> int:
-    """Passes of one vector access of a warp.  An XOR by the constant of another register or warp permutes the banks, so
-    every access of the plan costs the same."""
+    """Count the passes of one vector access of a warp. Other registers and warps XOR the offsets by a constant, which
+    permutes the banks, so every access of the plan costs the same."""
     return count_wavefronts(images(offsets.lane), elem_bits, vec)
 
 

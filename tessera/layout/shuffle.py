@@ -142,7 +142,8 @@ def _complete(maps: _Maps, src: LinearLayout, live: list[int]) -> None:
 
 
 def _sender_map(maps: _Maps) -> list[int] | None:
-    """P with P(T(l)) = S(l) for all lanes, zero on a complement; None if readers of one lane disagree."""
+    """Find the map P with P(T(l)) = S(l) for all lanes l, and 0 elsewhere: the register that a lane sends. None if two
+    readers of a lane want different ones."""
     count = len(maps.lane_of_lane)
     echelon = Echelon(maps.lane_of_lane)
     if any(apply(maps.reg_of_lane, k) for k in echelon.kernel()):
@@ -158,7 +159,8 @@ def _sender_map(maps: _Maps) -> list[int] | None:
 
 
 def _swaps(lane: list[int], warp: list[int], bits: int) -> tuple[LaneSwap, ...]:
-    """XOR of the register number by lane and warp maps, one conditional exchange for each bit of the number."""
+    """Exchange registers so that their numbers are XORed with maps of lane and warp, by one conditional exchange for
+    each bit."""
     rows = zip(transpose(lane, bits), transpose(warp, bits), strict=True)
     return tuple([LaneSwap(1 << b, m, w) for b, (m, w) in enumerate(rows) if m or w])
 
@@ -166,7 +168,7 @@ def _swaps(lane: list[int], warp: list[int], bits: int) -> tuple[LaneSwap, ...]:
 def _rounds(
     maps: _Maps, sender: list[int], slots: list[int], elem_bits: int
 ) -> tuple[ShuffleRound, ...]:
-    """One round for each slot, narrow elements that travel the same way packed in one register."""
+    """Make a round for each slot; narrow elements that go the same way share a register, and so a round."""
     by_way: dict[int, list[tuple[int, int]]] = {}
     for slot in slots:
         way = apply(maps.lane_of_reg, slot)

@@ -90,7 +90,7 @@ def _flips(
     covered = Echelon(other.register)
     prefix = next((i for i, v in enumerate(vector) if not covered.contains(v)), len(vector))
     reach = [*vector[:prefix], *lanes]
-    # Elements below 4 bytes share a word: moving them within it frees no bank.
+    # Elements below 4 bytes share a word of a bank, so moving them within it frees no bank.
     idle = extend(reach, [v for i, v in enumerate(vector) if elem_bits << i >= 32])
     apart = extend([*owner.threads, *vector], [c for c in lanes if c in owner.register])
     return tuple(zip(idle, apart, strict=False))
@@ -168,7 +168,7 @@ def _split_functionals(src: _Side, dst: _Side, size: int) -> list[int]:
 
 
 def _halve(side: _Side, masks: Sequence[int]) -> Columns:
-    """Basis of the registers' span on which all masks vanish, single registers first."""
+    """Find a basis of the part of the registers' span on which all masks are 0; single registers come first."""
     columns = list(side.register)
     for mask in masks:
         odd = [c for c in columns if (c & mask).bit_count() & 1]

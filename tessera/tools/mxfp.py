@@ -37,7 +37,7 @@ class MXFP4Tensor:
         return table[self.data.long()].to(dtype)
 
     def to_packed_tensor(self, dim: int) -> Any:
-        """Two neighbours along `dim` in a byte, the first in its low half; an odd last one beside a zero."""
+        """Pack two neighbours along `dim` into a byte, the first in its low half; an odd last one is beside a zero."""
         torch = _torch()
         rows = self.data.movedim(dim, -1)
         if rows.shape[-1] % 2:

@@ -47,7 +47,8 @@ def arrive_after_copies(m: Machine, role: Role, op: AsyncCopyMbarrierArriveOp) -
 
 
 def arrive(m: Machine, role: Role, op: MbarrierArriveOp) -> None:
-    """One thread of each warp or warpgroup, after all lanes of its warp; for each CTA of the cluster."""
+    """Let one thread of each warp or warpgroup arrive, after all lanes of its warp are there, in each CTA of the
+    cluster."""
     if op.fence or op.proxy:
         m.fence(role.warps)
     if op.condition is not None and not m.env[op.condition]:

@@ -129,7 +129,8 @@ def _operand(op: ops.WgmmaOp, view: Value) -> None:
 
 
 def _swizzle(layout: LinearLayout, bits: int) -> int:
-    """Bytes within which a layout swizzles rows; the widest pattern where an order of its own hides that."""
+    """The bytes within which a layout swizzles rows. For a layout whose order of rows does not show them it is the
+    widest pattern."""
     for order in ((1, 0), (0, 1)):
         for width in SWIZZLES:
             fits = layout.rank == 2 and layout.shape[order[0]] * bits >= width * 8

@@ -55,7 +55,7 @@ def divide_by_one(x: Lanes, a: str, b: str) -> str:
 
 def _extremum(x: Lanes, op: Any, t: Type, a: str, b: str) -> str:
     if t is float32 and x.has_edges and not op.propagate_nan:
-        # 4: the lesser one, 5: the greater one, the sign that of the result
+        # The code of `vrange`: 4 takes the lesser operand, 5 the greater one; the sign is that of the result.
         ty, kind = lane_type(t, x.n), 4 if op.opcode == "min" else 5
         return x.masked("range", f"{ty} {a}", f"{ty} {b}", f"i32 {kind}", f"{ty} zeroinitializer")
     return shared.TABLE[type(op)](x, op, t, a, b)

@@ -314,7 +314,7 @@ class Emitter:
 
     @contextmanager
     def arm(self) -> Generator[None]:
-        """Open one arm of a branch that the caller builds with labels of its own."""
+        """Collect the code of one arm of a branch; the caller writes its labels and jumps."""
         self.scopes.append(Scope(False, branch=True))
         yield
         body = self.scopes.pop().lines

@@ -257,7 +257,7 @@ def _num_programs(lo: Lowering, op: Any) -> None:
 
 @executes(ops.SpecialRegisterOp)
 def _special_register(lo: Lowering, op: Any) -> None:
-    """The monotonic clock in nanoseconds; the number of the thread in the place of a multiprocessor's."""
+    """Read the monotonic clock in nanoseconds, or for `smid` the number of the thread, which stands for an SM's."""
     em = lo.em
     if op.name == "smid":
         lo.scalars[op.result] = make(int32, 1, em.here(_context_field(lo, 3)))

@@ -46,7 +46,7 @@ class Gemm:
 
 
 def gemm(lo: Lowering, p: Gemm) -> None:
-    """Multiply all blocks: those of one row on the matrix unit, else those of one column after one another."""
+    """Multiply all blocks: row by row on the matrix unit (AMX), else column by column."""
     if p.plan.path.tiles:
         for rows, first, blocks in p.plan.rows:
             for row in places(lo, rows, first, blocks):

@@ -91,7 +91,7 @@ def _print(lo: Lowering, op: Any) -> None:
 
 @executes(memory.AssertOp)
 def _assert(lo: Lowering, op: Any) -> None:
-    """Print, report the number of the assertion (from 1) as status and leave the program."""
+    """Print the message, set the status to the number of the assertion (from 1), and leave the program."""
     em = lo.em
     v = op.condition
     if isinstance(v.type, TileType):

@@ -151,7 +151,7 @@ class Lanes(ElementBuilder):
         return self.facts.edges and self.n in (4, 8, 16)
 
     def masked(self, name: str, *operands: str, mask: str = "") -> str:
-        """An intrinsic of AVX-512 on fp32 lanes, where `mask` (everywhere without one); the default rounding."""
+        """Call an AVX-512 intrinsic on the fp32 lanes of `mask` (all without one), with the default rounding."""
         bits, rounding = ("i16", ("i32 4",)) if self.n == 16 else ("i8", ())
         if mask and self.n == 4:
             mask = self.em.shuffle("i1", mask, "zeroinitializer", 4, list(range(8)))

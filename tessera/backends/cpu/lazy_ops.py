@@ -79,7 +79,8 @@ def lane_by_lane(lo: Lowering, op: Op, at: Point) -> Val:
 def reshaped(
     lo: Lowering, at: Point, shape: tuple[int, ...], source: tuple[int, ...]
 ) -> tuple[Coord, ...] | None:
-    """The coordinates in a tile of shape `source` of the same element; None when lanes carry in unknown ways."""
+    """The coordinates that the same element has in a tile of shape `source`; None if lanes carry from one dimension to
+    the next in a way that is not known."""
     linear, stride = Coord(), 1
     for size, c in zip(reversed(shape), reversed(at.coords), strict=True):
         linear = linear.plus(c.times(stride))

@@ -30,8 +30,8 @@ Body = Callable[[Point], None]
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """`outer`: dimensions looped over one by one; `group`: dimensions that the vector covers together, outermost
-    first; `lanes` divides the number of elements of the group."""
+    """Says how loops walk over a tile: one by one over the dimensions `outer`, in vectors over those of `group`
+    together (outermost first). `lanes` divides the number of elements of the group."""
 
     shape: tuple[int, ...]
     outer: tuple[int, ...]
@@ -287,8 +287,8 @@ def _is_int(v: Value) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A mask in the shape of the nest, and the comparison behind it; `dims`: the nest's dimension (or None) for each of
-    the comparison's."""
+    """A mask in the shape of the nest, and the comparison that it comes from. `dims` has, for each dimension of the
+    comparison, that of the nest (or None)."""
 
     mask: Value
     compare: arith.CmpOp

@@ -315,7 +315,8 @@ class Lowering(Coordinates):
         self.memo_buffers, self.memo = saved
 
     def probe(self, v: Value, dim: int, first: int, lanes: int) -> Val:
-        """The form of the vector of `v` along `dim` from `first` on, at index 0 of all other dimensions."""
+        """Find which form (uniform, stepped, …) a vector of `v` along `dim` has, from index `first` on and at 0 of all
+        other dimensions; no code is emitted."""
         coords = [Coord(0, (), None, 1) for _ in shape_of(v.type)]
         coords[dim] = Coord(first, (), tuple(range(lanes)), first + lanes)
         with self._probing():
@@ -397,7 +398,7 @@ class Lowering(Coordinates):
 
 
 def wrap(value: int, t: Any) -> int:
-    """`value` modulo the width of `t`, in the range LLVM prints signed integers."""
+    """Reduce `value` modulo 2 to the width of `t`, to the signed number that LLVM prints."""
     bits = t.bits
     value &= (1 << bits) - 1
     return value - (1 << bits) if bits > 1 and value >> (bits - 1) else value

@@ -84,7 +84,8 @@ def packed_panels(lo: Lowering, plan: DotPlan, op: ops.DotOp) -> Panels:
 
 
 def _slot(lo: Lowering, op: ops.DotOp, size: int, tags: int) -> tuple[str, str]:
-    """(address of the panels, address of their tags) for this step of the innermost loop around."""
+    """Take the slot of the ring for this step of the innermost loop: the address of its panels, and that of their
+    tags."""
     em, loop = lo.em, loop_around(op)
     slots = max(1, min(MOST_SLOTS, RING_BYTES // size)) if loop is not None else 1
     tag_bytes = -(-tags * 8 // 64) * 64

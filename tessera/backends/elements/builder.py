@@ -75,7 +75,8 @@ class ElementBuilder(ABC):
     has_scale = False  # whether there is `scale`
 
     def own(self, name: str, t: dtype, *args: str) -> str | None:
-        """The target's own way of a function of fp32 or fp64 (an opcode, or "div", "rcp"), or None."""
+        """Emit a function of fp32 or fp64 (an opcode, or "div", "rcp") in the target's own way, if it has one; else
+        None."""
         return None
 
     def is_inlined(self, name: str, t: dtype) -> bool:

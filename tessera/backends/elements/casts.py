@@ -151,7 +151,7 @@ def narrow_to_odd(x: ElementBuilder, text: str) -> str:
 
 
 def _toward_zero(x: ElementBuilder, text: str) -> tuple[str, str]:
-    """(the fp32 nearest to an fp64, widened again, the one next to it toward zero)."""
+    """Round an fp64 to fp32 in two ways: to nearest (widened again), and toward zero."""
     near = x.convert("fptrunc", "double", text, "float")
     back = x.convert("fpext", "float", near, "double")
     bits = x.convert("bitcast", "float", near, "i32")

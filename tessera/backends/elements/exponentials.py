@@ -142,7 +142,7 @@ def _log1p32(m: Floats, x: str) -> str:
     """1 + x = (1 + f) * 2^e: f comes from x itself, not from the rounded sum."""
     total = m.add(x, m.const(1.0))
     _, e = split_bits(m, total)
-    # Subnormal for e > 126.
+    # 2^-e is subnormal for e > 126, so it is made as 4 * 2^-e, times 1/4.
     scale = m.mul(
         m.from_bits(m.iop("sub", m.iconst(0x40800000), m.iop("shl", e, 23))), m.const(0.25)
     )

@@ -32,7 +32,8 @@ def function(name: str, *types: dtype) -> Callable[[Body], Body]:
 
 
 def evaluate(x: ElementBuilder, name: str, t: dtype, *args: str) -> str:
-    """The function `name` (an opcode) of fp32 or fp64: the target's own, the one of the table, or that of fp64."""
+    """Evaluate the function `name` (an opcode) of fp32 or fp64, by what the target has of its own, else by the table,
+    else in fp64."""
     own = x.own(name, t, *args)
     if own is not None:
         return own
@@ -165,7 +166,7 @@ class Floats:
         return total
 
     def shifter(self) -> str:
-        """Added to a number of moderate size, this leaves the nearest integer in the low bits of the sum."""
+        """A constant whose sum with a number of moderate size has the nearest integer in its low bits."""
         return self.const(1.5 * 2.0**self.mantissa)
 
     def scaled(self, q: str, n: str) -> str:

@@ -135,8 +135,8 @@ def _float_extreme(
     mask: str,
     used: bool,
 ) -> str:
-    """Floats order like sign and magnitude: non-negative values by signed comparison of the bits, negative ones the
-    other way round by unsigned comparison."""
+    """Emit an atomic min or max of floats as two of integers on their bits. Non-negative values order as signed
+    integers do, negative ones as unsigned integers the other way round."""
     w, signed, unsigned = fl.w, *_integers(elem)
     bits = as_bits(fl, elem, value)
     t = llvm_type(signed)

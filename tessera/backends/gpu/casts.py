@@ -32,7 +32,7 @@ def _cast(fl: FunctionLowering, op: arith.CastOp) -> None:
 
 
 def _paired(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype) -> bool:
-    """fp32 → fp16 or bf16, two registers in one instruction; whether it applied."""
+    """Convert fp32 to fp16 or bf16, two registers by one instruction. Gives whether the cast is such a one."""
     w, names = fl.w, fl.get(op.x)
     if source is not float32 or target not in (float16, bfloat16) or op.rounding != "rtne":
         return False

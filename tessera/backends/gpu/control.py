@@ -86,7 +86,7 @@ class Carried:
 
 
 def _in_reg32(v: Value) -> PackedShape | None:
-    """32-bit registers for the 8- and 16-bit numbers of a tile, if they fill them."""
+    """Find how 8- and 16-bit numbers of a tile are packed in 32-bit registers, if they fill whole ones."""
     elem = elem_of(v.type)
     if not isinstance(v.type, TileType) or elem is int1 or not isinstance(elem, dtype):
         return None

@@ -199,7 +199,7 @@ def multiply_add(fl: FunctionLowering, elem: ElementType, a: str, b: str, c: str
 
 @lru_cache(maxsize=256)
 def _owners(acc: LinearLayout, depth: int, index: int) -> tuple[int, ...]:
-    """For each accumulator register the first register (k = 0) of its row of A or column of B."""
+    """Find, for each accumulator register, the operand's first register (k = 0) of the same row of A or column of B."""
     axis = acc.rank - 1 if index == 0 else acc.rank - 2
     kept = acc.drop_dim(axis)
     found = register_map(kept.unique_registers(), kept)

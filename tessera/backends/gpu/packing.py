@@ -14,7 +14,8 @@ BYTES = 4  # of a 32-bit register
 
 
 def packed_shape(elem: ElementType, vec: int) -> PackedShape:
-    """How `vec` elements travel: in 32-bit registers, or in one narrow register; 64-bit elements in 64-bit ones."""
+    """Choose the registers by which `vec` elements are moved: of 32 bits, one narrower one if they do not fill it, of
+    64 bits for 64-bit elements."""
     bits = memory_bits(elem)
     if bits >= 32:
         t = llvm_type(elem)

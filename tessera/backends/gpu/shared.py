@@ -1,4 +1,4 @@
-"""Elements in shared memory: the accesses that the other lowerings share, and the barrier."""
+"""Lowers accesses to elements in shared memory, which other lowerings call, and the barrier."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def memset(to: object, value: int, size: int) -> None:
 
 
 def atomic_load(at: Pointer[T], order: str) -> T:
-    """`order`, here and below: LLVM's name of the memory ordering, a literal."""
+    """`order`, here and below, is a literal: LLVM's name of the memory ordering."""
     raise NotImplementedError
 
 

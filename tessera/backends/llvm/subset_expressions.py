@@ -49,7 +49,8 @@ _COMPARISONS = {
 
 
 def _column(t: Type | None) -> int:
-    """Of the tables above: 0 for signed integers, 1 for other integers and addresses, 2 for floating point."""
+    """The column of the tables above: 0 for signed integers, 1 for other integers and addresses, 2 for floating
+    point."""
     return 1 if not isinstance(t, Scalar) else 2 if t.signed is None else 1 - t.signed
 
 

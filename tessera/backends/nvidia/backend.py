@@ -268,7 +268,7 @@ def raise_occupancy(
 
 
 def architecture(cc: int) -> str:
-    """The name of a target for LLVM and ptxas; Hopper with its own instructions."""
+    """The name of a target for LLVM and ptxas; `sm_90a` for Hopper, as wgmma and setmaxnreg need it."""
     return f"sm_{cc}a" if cc == 90 else f"sm_{cc}"
 
 

@@ -148,7 +148,8 @@ class _Mma:
         return _blocks(self.fl, self.row, self.fl.get(self.op.acc), count)
 
     def held(self, mine: range) -> list[list[Block]]:
-        """Registers of the first operand in registers for the steps `mine` along K, by block of rows."""
+        """The registers of a first operand that is in registers, for the steps `mine` along K: a list for each block of
+        rows."""
         row, fl, names = self.row, self.fl, self.fl.get(self.op.left)
         size = 64 * row.k // 128
         found: list[list[Block]] = []

@@ -295,7 +295,8 @@ def _retype(fe: FrontEnd, ptr: Value, e: ElementType) -> Value:
 def _float_extremum(
     fe: FrontEnd, kind: str, ptr: Value, v: Value, mask: Value | None, order: Attributes
 ) -> Value:
-    """Floats without a sign bit order like signed ints, those with one like unsigned ints turned round."""
+    """Emit an atomic min or max of floats as two of ints on their bits. Floats without a sign bit order as signed ints
+    do, those with one as unsigned ints the other way round."""
     e = elem(v)
     signed, unsigned = _SIGNED[e.bits], _UNSIGNED[e.bits]
     as_signed = bitcast_raw(fe, v, signed)

@@ -56,7 +56,8 @@ class Vectorizer:
         self.values: dict[Value, Value] = {}
 
     def run(self, block: Block, args: Sequence[Value], mask: Mask = None) -> list[Value]:
-        """The terminator's operands as tiles, for tiles in the place of the block's arguments."""
+        """Emit the block's ops on tiles, with `args` for its arguments; gives the operands of its terminator as
+        tiles."""
         self.values.update(zip(block.args, args, strict=True))
         for op in block:
             if op.terminator:

@@ -166,7 +166,7 @@ def _fma(x: tensor, y: tensor, z: tensor, mode: constexpr):
         a1, a2 = _sum2(z, low)
         b1, b2 = _sum2(p, a1)
         e = ((b1 - r) + b2) + a2
-        # Where the product underflows, its own error decides what the others leave open.
+        # Where the product underflows, `low` is not its error; if `e` is 0, the exact error decides.
         e = where((e == 0) & (arithmetic.abs(p) < 2.0**-960), _product_error(x, y, p), e)
         finite = (arithmetic.abs(x) < INF) & (arithmetic.abs(y) < INF) & (arithmetic.abs(z) < INF)
         over = (e < 0) | ((r == INF) & finite)

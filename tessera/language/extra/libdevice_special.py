@@ -235,7 +235,7 @@ def lgamma(arg0: tensor):
 @library
 def _tgamma(x: tensor):
     a = arithmetic.abs(x)
-    # Below 12: gamma(1 + r) of the fraction r, times the factors between.
+    # Below 12 it is gamma(1 + r) for the fraction r of |x|, times the factors from 1 + r up to |x|.
     near = where(a < 12.0, a, 1.0)
     n = floor(near)
     low = 1.0 / _poly(fma(near - n, 2.0, -1.0), tables.RGAMMA)

@@ -77,7 +77,8 @@ def check_finite(op: Op) -> None:
 def _compare_finite(
     b: CheckBuilder, result: Value, operands: Sequence[Value], function: str, whole: bool
 ) -> None:
-    """`whole`: every element of the result depends on all elements of the operands."""
+    """Check that the result has no NaN or infinity that the operands lack. With `whole` each element of the result
+    depends on all of the operands."""
     t = result.type
     size = b.magnitude(result)
     nan, infinite = b.emit(arith.IsNanOp(size)), b.compare("eq", size, inf)

@@ -89,7 +89,7 @@ def choose(op: ops.DotOp, facts: GpuFacts) -> Choice | None:
 
 
 def warps_for(m: int, n: int, num_warps: int, chained: bool, tile_m: int) -> tuple[int, int]:
-    """(warps along M, warps along N): nearly square parts, or all along M in a chain of MMAs."""
+    """Place warps along M and N, so that their parts are nearly square; in a chain of MMAs they stand along M."""
     if chained:
         along = min(num_warps, max(1, m // tile_m))
         return along, num_warps // along

@@ -292,7 +292,7 @@ def _is_before(op: Op, other: Op) -> bool:
 
 
 def _computing(v: Value) -> list[Op]:
-    """The users of a tile, and of what only names its registers in another order."""
+    """The ops that compute with a tile, also behind views, which only name its registers in another order."""
     found: list[Op] = []
     for user in v.users():
         found.append(user)
@@ -349,7 +349,8 @@ def _overwrites(op: Op, operand: Value) -> bool:
 
 
 def _place(view: Value) -> tuple[Op | None, tuple[str, int] | None]:
-    """(allocation, buffer of the ring: its number, or its distance from that of this iteration)."""
+    """Find what a view shows: the allocation, and the buffer of the ring by its number or by its distance from this
+    iteration's."""
     buffer: tuple[str, int] | None = None
     op = view.op
     while isinstance(op, SharedView):

@@ -161,7 +161,7 @@ def drop_view(view: Value) -> None:
 
 
 def _handed(loop: ops.ForOp, shifted: Sequence[Shifted]) -> list[Value]:
-    """What an iteration hands on: sums without their last MMA, then the MMA's operands."""
+    """The values that an iteration hands on: sums before their last MMA, then operands of that MMA."""
     handed = list(loop.body.terminator.operands)
     for d in shifted:
         handed[d.number] = d.mma.acc
@@ -171,7 +171,7 @@ def _handed(loop: ops.ForOp, shifted: Sequence[Shifted]) -> list[Value]:
 def _first_iteration(
     b: Builder, loop: ops.ForOp, shifted: Sequence[Shifted], moved: set[Op]
 ) -> list[Value]:
-    """The first iteration without the shifted ops; what it hands to the second."""
+    """Emit the first iteration, without the shifted ops; gives what it hands to the second."""
     mapping = iteration(b, loop, loop.lb, loop.inits, without=moved)
     handed = _handed(loop, shifted)
     count = len(loop.carried)
@@ -187,7 +187,8 @@ def _other_iterations(
     inits: list[Value],
     ping_pong: bool,
 ) -> tuple[ops.ForOp, list[Op]]:
-    """The other iterations, each with the shifted ops of the one before; and these ops in their new form."""
+    """Emit the loop of the other iterations, each with the shifted ops of the one before. Gives the loop and these
+    ops."""
     body = loop.body
     for d in shifted:
         _sink_step(loop, d)

@@ -1,4 +1,4 @@
-"""Operands that a warp role of its own transposes in a loop (warp_specialization.py), so that the consumers only
+"""Lets a warp role of its own transpose operands in a loop (warp_specialization.py), so that the consumers only
 multiply.
 
     consumers, for each i                     consumers                     transpose role

@@ -88,7 +88,8 @@ def _even(facts: GpuFacts, warps: int, ctas: int) -> int:
 
 
 def _handed_over(facts: GpuFacts, consumers: int, ctas: int, given: int) -> tuple[int, int]:
-    """Registers of the producer's threads, and of the consumers' that share the rest."""
+    """Divide the register file (setmaxnreg): registers of a producer's thread, and of a consumer's, which share the
+    rest."""
     groups = consumers // GROUP_WARPS
     start = _even(facts, consumers + GROUP_WARPS, ctas)
     return given, (start * (groups + 1) - given) // groups // GRAIN * GRAIN

@@ -68,7 +68,8 @@ def _address(x: Any) -> int:
 def relations(
     arrays: Iterable[object], range_of: Callable[[Any], tuple[int, int]] = memory_range
 ) -> int:
-    """The number of a launch's pointers, in the order of parameters; arrays, or ints for addresses."""
+    """How the pointers of a launch overlap, two bits for each pair in the order of parameters. `arrays` may be ints:
+    addresses."""
     bits, pair = 0, 0
     seen: list[tuple[int, int]] = []
     for x in arrays:

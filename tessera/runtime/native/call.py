@@ -58,7 +58,8 @@ def convert_all(
 
 @native(exported=True)
 def launch(self: Object, objects: Pointer[Object], given: i64) -> Object | None:
-    """builtin(grid x, y, z, stream or pool, function, launch template or bytes of scratch, *arguments) → status"""
+    """Is called as builtin(grid x, y, z, stream or pool, function, launch template or bytes of scratch, *arguments);
+    gives the status."""
     d = cast(Launcher, c.PyBytes_AsString(self))
     leading = array(i64, LEADING)
     if not read_leading(d, objects, given, leading):

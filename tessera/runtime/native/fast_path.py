@@ -215,7 +215,7 @@ def _kept(values: Iterable[object]) -> list[object]:
 
 
 def _rows(places: list[Place]) -> Iterator[int]:
-    """Three words for each place: a dictionary, the name in it and the object there; of a cell no name."""
+    """Give three words for each place: a dictionary, the name in it and the object there. For a cell the name is 0."""
     for place in places:
         yield from (id(place.scope), 0 if place.name is None else id(place.name), id(place.seen))
 

@@ -190,7 +190,7 @@ def atomic(
 
 @family
 def add_vector(scope: str, ptx: str, type: str, offset: int, count: int) -> Primitive:
-    """Relaxed sums of neighbours in memory, 16-bit ones without flushing subnormals."""
+    """Adds a vector to neighbours in memory (relaxed order); 16-bit sums keep subnormals."""
     noftz = "" if type == "float" else ".noftz"
     sums = f"red.relaxed.{scope}.global.add{noftz}.v{count}.{ptx}"
     text = f"@${count + 1} {sums} [$0 + {offset}], {braces(1, count)};"

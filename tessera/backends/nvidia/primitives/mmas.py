@@ -52,7 +52,8 @@ def numbers(kind: str, raw: np.ndarray) -> np.ndarray:
 # --- mma ----------------------------------------------------------------------------------------------------------
 @cache
 def _places(regs: int, bits: int, groups: int) -> tuple[np.ndarray, np.ndarray]:
-    """[lanes, elements] row (or column) and K of the elements of each lane's registers. `groups`: of 8 rows."""
+    """Two arrays [lanes, elements]: row (or column) and K of each element in a lane's registers. `groups` counts groups
+    of 8 rows."""
     per = max(32 // bits, 1)
     lane, i = np.arange(32)[:, None], np.arange(regs * per)[None, :]
     outer = lane // 4 + 8 * (i // per % groups)

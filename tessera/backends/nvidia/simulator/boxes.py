@@ -52,7 +52,7 @@ class TensorMap:
             raise SimulatedHazard(f"a tensor map cannot be encoded: {wrong[0]}")
 
     def chunks(self, shared: int) -> np.ndarray:
-        """Places of the box's pieces of 16 bytes in shared memory, in the order of its elements."""
+        """The addresses in shared memory of the box's pieces of 16 bytes, in the order of its elements."""
         if shared % (1024 if self.swizzle == 128 else 128):
             raise SimulatedHazard(
                 f"a box lies at {shared - SHARED:#x} of shared memory: misaligned address"

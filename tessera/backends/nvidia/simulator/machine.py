@@ -54,7 +54,7 @@ class Barriers:
 
 
 class Mbarriers:
-    """Of each address: arrivals left, bytes left, phase, arrivals of a phase."""
+    """Holds the mbarriers by address: arrivals left, bytes left, phase, arrivals of a phase."""
 
     def __init__(self, m: Machine) -> None:
         self.m = m
