@@ -1,28 +1,32 @@
-"""Small models under torch.compile: eager, this backend and Inductor; step times, cold compiles, kernels, peak memory.
+"""Models under torch.compile: eager, this backend and Inductor; right or not, times, compile times, kernels, memory.
 
-    python -m benchmarks.graph_models [--models mlp gpt2] [--rivals tessera inductor] [--device cuda] [--json FILE]
+    python benchmarks/graph_models.py [--device cuda] [--models llama gru | library | families] [--modes training]
+                                      [--dtypes bfloat16] [--jobs 8] [--seconds 240] [--warm] [--json FILE]
 
-Each model and backend has a process with empty caches. In it the first training step is timed as the cold compile;
-then steps of eager and of the compiled model follow each other in random turn, medians count. Ratios above 1 mean that
-tessera is better. Inductor on a CPU needs a C++ compiler, and is left out where there is none. The models are those of
-the tests in other sizes; where torchvision and transformers are, `--models` takes those of benchmarks/inductor, too.
-Needs torch and pytest.
+Several processes take cases (model, mode, dtype) from a queue, each on cores of its own. In each case both compilers
+begin with empty caches; the first step is the cold compile. Then steps of all programs follow each other in random
+turn, and medians count; on a GPU nobody else times meanwhile, and a trace tells for how long the GPU computes in a
+step, which neither the host nor other processes change. A model is right by the rule of benchmarks/inductor. Ratios
+above 1 mean that tessera is better. `kernels` are launches of generated kernels and externs in the graphs of a step.
+`--warm` compiles once more from the disk's caches. What is not done behind `--seconds` is left out. On a CPU the models
+of benchmarks/inductor get small inputs, and there must be a C++ compiler for Inductor.
+Needs torch, and for twenty of the models torchvision and transformers.
 """
 
 # pyright: basic, reportMissingImports=false
 from __future__ import annotations
 
 import argparse
-import json
+import math
+import multiprocessing
 import os
-import random
 import shutil
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -32,237 +36,283 @@ for folder in (HERE.parent, HERE, HERE / "inductor"):
         sys.path.insert(0, str(folder))
 
 import record  # noqa: E402
+from model_cases import FAMILIES, LIBRARY  # noqa: E402
 from record import Row  # noqa: E402
 
 RIVALS = ("tessera", "inductor")
-MODELS = ("perceptrons", "transformer", "attention", "convolutions", "u-net", "recurrence", "small")
-WIDTH = 256
+GROUPS = {"library": LIBRARY, "families": FAMILIES, "all": LIBRARY + FAMILIES}
+MODES, DTYPES = ("training", "inference"), ("float32", "bfloat16")
+Asked = tuple[str, str, str]  # model, mode, dtype
+
+# What a table says, in which unit, from which figure of a case, and what makes its unit of that.
+FIGURES = (
+    ("GPU time", "µs", "gpu_us", 1.0),
+    ("step", "ms", "step_ms", 1.0),
+    ("cold compile", "s", "cold_s", 1.0),
+    ("warm compile", "s", "warm_s", 1.0),
+    ("kernels", "", "kernels", 1.0),
+    ("peak memory", "MB", "peak_bytes", 1e-6),
+)
 
 
-# --- one model and backend, in a process of its own ---------------------------------------------------------------
-def case(name: str) -> tuple[Any, Callable[..., Any]]:
-    """(a module, a function that calls what is given in its place, for a loss)."""
-    import torch
-    from torch import nn
+# --- processes ------------------------------------------------------------------------------------------------------
+def work(connection: Any, cores: list[int], settings: dict[str, Any], scratch: str) -> None:
+    """A process that measures; what it prints goes to a file."""
+    os.sched_setaffinity(0, cores)
+    threads = str(len(cores))
+    os.environ.update(
+        OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads, TORCHINDUCTOR_COMPILE_THREADS=str(max(2, len(cores))),
+        TRANSFORMERS_VERBOSITY="error", TESSERA_STRICT="1", PYTHONWARNINGS="ignore",
+        TORCHINDUCTOR_CACHE_DIR=f"{scratch}/{os.getpid()}", TMPDIR=scratch,
+    )  # fmt: skip
+    if settings["device"] == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    log = os.open(f"{scratch}/{os.getpid()}.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    import warnings
 
-    from tests.graph import test_torch_models as tested
+    warnings.simplefilter("ignore")
+    import model_measure
 
-    def perceptrons() -> Any:
-        layers = [(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.GELU()) for _ in range(4)]
-        return nn.Sequential(*(layer for group in layers for layer in group))
+    model_measure.answer(connection, settings)
 
-    sized: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
-        "perceptrons": (perceptrons, (512, WIDTH)),
-        "transformer": (lambda: tested.Block(WIDTH, 8, False), (2, 128, WIDTH)),
-        "attention": (lambda: tested.Block(WIDTH, 8, True), (2, 128, WIDTH)),
-        "convolutions": (tested.Convolutions, (8, 3, 64, 64)),
-        "u-net": (tested.Residual, (4, 4, 64, 64)),
-        "recurrence": (tested.StateSpace, (16, 512, 6)),
-        "small": (tested.mlp, (6, 10)),
-    }
-    if name not in sized:
-        return library_case(name)
-    make, shape = sized[name]
-    placed = {"cpu": torch.randn(shape)}
 
-    def loss(run: Any, device: str) -> Any:
-        x = (
-            placed[device]
-            if device in placed
-            else placed.setdefault(device, placed["cpu"].to(device))
+@dataclass
+class Worker:
+    """A process, the case that it measures now, and since when."""
+
+    process: Any
+    connection: Any
+    cores: list[int]
+    case: Asked | None = None
+    since: float = 0.0
+
+
+@dataclass
+class Crew:
+    """The processes and the queue of cases; `case_s`: what takes longer is stopped."""
+
+    settings: dict[str, Any]
+    scratch: str
+    queue: list[Asked]
+    case_s: float
+    workers: list[Worker] = field(default_factory=list)
+    device: str = ""
+
+    def start(self, cores: list[int]) -> None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        given = (theirs, cores, self.settings, self.scratch)
+        process = context.Process(target=work, args=given, daemon=False)
+        process.start()
+        theirs.close()
+        self.workers.append(Worker(process, ours, cores, since=time.monotonic()))
+
+    def results(self, until: float) -> Iterator[dict[str, Any]]:
+        """What has been measured, as it comes; it ends when all is done, or at the time `until`."""
+        while self.workers and time.monotonic() < until:
+            ready = wait([w.connection for w in self.workers], timeout=1.0)
+            for worker in [w for w in self.workers if w.connection in ready]:
+                yield from self.heard(worker)
+            for worker in [w for w in self.workers if w not in ready and w.case is not None]:
+                if time.monotonic() - worker.since > self.case_s:
+                    yield self.lost(worker, f"took longer than {self.case_s:.0f} s")
+
+    def heard(self, worker: Worker) -> Iterator[dict[str, Any]]:
+        try:
+            found = worker.connection.recv()
+        except (EOFError, ConnectionError):
+            worker.process.join()
+            if worker.case is None:
+                self.workers.remove(worker)
+                print(f"a process ended with {worker.process.exitcode} before its first case")
+                self.show_log(worker)
+            else:
+                yield self.lost(worker, f"its process ended with {worker.process.exitcode}")
+            return
+        if worker.case is not None:
+            yield {**found, **named(worker.case)}
+        self.device = found.get("device", self.device)
+        worker.case, worker.since = (self.queue.pop(0) if self.queue else None), time.monotonic()
+        worker.connection.send(worker.case)
+        if worker.case is None:
+            self.workers.remove(worker)
+            worker.process.join(10)
+
+    def lost(self, worker: Worker, why: str) -> dict[str, Any]:
+        """A case that came to nothing; its process is replaced."""
+        assert worker.case is not None
+        self.stop(worker)
+        self.show_log(worker)
+        if self.queue:
+            self.start(worker.cores)
+        return {**named(worker.case), "failed": {"all": why}}
+
+    def stop(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        worker.process.kill()
+        worker.process.join()
+
+    def show_log(self, worker: Worker) -> None:
+        log = Path(self.scratch) / f"{worker.process.pid}.log"
+        print(log.read_text()[-1500:] if log.exists() else "", flush=True)
+
+
+def named(case: Asked) -> dict[str, str]:
+    return dict(zip(("model", "mode", "dtype"), case, strict=True))
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+def values_of(case: dict[str, Any], figure: str) -> dict[str, float]:
+    found = case.get(figure, {})
+    return {who: x["all"] if isinstance(x, dict) else x for who, x in found.items()}
+
+
+def rows_of(case: dict[str, Any]) -> list[Row]:
+    """A row for each figure that was measured; the errors are in the one of the step."""
+    rows: list[Row] = []
+    for what, unit, figure, factor in FIGURES:
+        values = {who: factor * x for who, x in values_of(case, figure).items()}
+        if "tessera" not in values:
+            continue
+        ours = values["tessera"]
+        ratios = {who: x / ours for who, x in values.items() if who != "tessera" and ours}
+        row = Row(
+            what, f"{case['model']}, {case['mode']}", case["dtype"], unit, values, ratios=ratios
         )
-        return tested.loss_of(run(x))
-
-    return make(), loss
-
-
-def library_case(name: str) -> tuple[Any, Callable[..., Any]]:
-    """A model of benchmarks/inductor, which has its own loss."""
-    import models
-
-    module, inputs = models.MODELS[name]()
-
-    def loss(run: Any, device: str) -> Any:
-        inputs.update({k: v.to(device) for k, v in inputs.items()})  # once
-        out = run(**inputs)
-        return out.loss if hasattr(out, "loss") else out
-
-    return module, loss
+        if figure == "step_ms":
+            row.deviations = case["error"]
+        rows.append(row)
+    return rows
 
 
-def step_of(
-    run: Any, parameters: list[Any], loss_of: Callable[..., Any], device: str
-) -> Callable[[], Any]:
-    """A training step without an optimizer."""
-
-    def step() -> Any:
-        for p in parameters:
-            p.grad = None
-        loss = loss_of(run, device)
-        loss.backward()
-        return loss.detach()
-
-    return step
+def show(case: dict[str, Any], rows: list[Row]) -> None:
+    """A line for a case: what is wrong, and of each figure ours, then what the rivals have in its place."""
+    parts = [f"{who} failed: {why}" for who, why in case["failed"].items()]
+    parts += [f"{who.upper()} WRONG" for who, good in case.get("right", {}).items() if not good]
+    for row in rows:
+        rivals = ", ".join(f"{v:.2f}x {who[:3]}" for who, v in row.ratios.items())
+        parts.append(f"{row.name} {row.times['tessera']:.4g} {row.time_unit} ({rivals})")
+    print(
+        f"{case['model']:20} {case['mode']:9} {case['dtype']:8} " + "; ".join(parts),
+        flush=True,
+    )
 
 
-def measure(name: str, rival: str, device: str, rounds: int) -> dict[str, Any]:
-    """What the table says of a model under a backend, and of eager beside it."""
-    import torch
-
-    from tessera.graph.torch_measure import peak_bytes, synchronizer
-
-    torch.manual_seed(0)
-    module, loss_of = case(name)
-    module = module.to(device).train()
-    parameters, wait = list(module.parameters()), synchronizer(device)
-    torch.compile(lambda x: x, backend="eager")(torch.ones(1))  # what Dynamo imports is nobody's
-    runs = {"eager": module, rival: torch.compile(module, backend=rival)}
-    steps = {who: step_of(run, parameters, loss_of, device) for who, run in runs.items()}
-    expected = steps["eager"]()
-    cold, (loss, kernels) = seconds(lambda: counted(steps[rival], rival), wait)
-    times: dict[str, list[float]] = {who: [] for who in steps}
-    for _ in range(rounds):
-        for who in random.sample(list(steps), len(steps)):
-            times[who].append(seconds(steps[who], wait)[0])
-    return {
-        "cold_s": cold, "kernels": kernels, "loss": float(abs(loss - expected) / abs(expected)),
-        "step_ms": {who: 1e3 * statistics.median(t) for who, t in times.items()},
-        "peak_bytes": {who: peak_bytes(step)[0] for who, step in steps.items()},
-        "operations": operations(steps["eager"]),
-    }  # fmt: skip
+def geomean(values: Iterable[float]) -> float:
+    logs = [math.log(v) for v in values if v > 0]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
 
-def seconds(action: Callable[[], Any], wait: Callable[[], object]) -> tuple[float, Any]:
-    wait()
-    start = time.perf_counter()
-    found = action()
-    wait()
-    return time.perf_counter() - start, found
+def summary(rows: list[Row], worst: int = 8) -> None:
+    """Geometric means over the models, and which are the worst."""
+    for what, *_ in FIGURES:
+        for rival in ("inductor", "eager"):
+            found = [r for r in rows if r.name == what and rival in r.ratios]
+            if found:
+                print(f"\n{what} beside {rival}, above 1 is better:")
+                means(found, rival)
+                for r in sorted(found, key=lambda r: r.ratios[rival])[:worst]:
+                    both = f"{r.times['tessera']:.4g} and {r.times[rival]:.4g}"
+                    print(f"    {r.ratios[rival]:.3f}  {r.shape}, {r.dtype}: {both}")
 
 
-def counted(step: Callable[[], Any], rival: str) -> tuple[Any, int]:
-    """The loss of the first step, and how many kernels and externs the graphs launch that it compiles."""
-    if rival == "inductor":
-        from torch._inductor import metrics
-
-        metrics.reset()
-        return step(), metrics.generated_kernel_count
-    import tessera.torch  # noqa: F401  # registers the backend
-    from tessera.graph.plan import Launch
-    from tessera.graph.torch_records import recording
-
-    with recording() as records:
-        loss = step()
-    plans = [r.run.plan for r in records if hasattr(r.run, "plan")]
-    return loss, sum(isinstance(s, Launch) for plan in plans for s in plan.steps)
+def means(rows: list[Row], rival: str) -> None:
+    """A line for each kind of step, and one for all."""
+    kinds = [(mode, dtype) for mode in MODES for dtype in DTYPES] + [("", "")]
+    for mode, dtype in kinds:
+        found = [r.ratios[rival] for r in rows if r.shape.endswith(mode) and dtype in r.dtype]
+        if found:
+            spread = f"geomean {geomean(found):.3f}, least {min(found):.3f}"
+            print(f"  {mode or 'all':9} {dtype:8} {len(found):3} models, {spread}")
 
 
-def operations(step: Callable[[], Any]) -> int:
-    """How many operations eager runs that compute something."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Counter(TorchDispatchMode):
-        count = 0
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            self.count += not func.is_view
-            return func(*args, **(kwargs or {}))
-
-    with Counter() as counter:
-        step()
-    return counter.count
-
-
-# --- all of them ----------------------------------------------------------------------------------------------------
-def run_alone(name: str, rival: str, args: argparse.Namespace) -> dict[str, Any] | None:
-    """The same in a process with empty caches; None, and its error printed, if it fails."""
-    with tempfile.TemporaryDirectory(prefix="graph-models-") as folder:
-        settings = {
-            **os.environ, "TESSERA_CACHE_DIR": f"{folder}/tessera", "TRITON_CACHE_DIR": f"{folder}/triton",
-            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRANSFORMERS_VERBOSITY": "error",
-        }  # fmt: skip
-        out = Path(folder) / "found.json"
-        command = [
-            sys.executable, "-W", "ignore", __file__, "--one", name, rival, str(out),
-            "--device", args.device, "--rounds", str(args.rounds),
-        ]  # fmt: skip
-        done = subprocess.run(command, env=settings, capture_output=True, text=True)
-        if done.returncode:
-            print(f"{name} {rival}: {done.stderr.strip().splitlines()[-1:]}")
-            return None
-        return json.loads(out.read_text())
-
-
-def rows_of(name: str, found: dict[str, dict[str, Any]]) -> list[Row]:
-    """A model's rows: step, cold compile, kernels, peak memory. Of eager's numbers those beside tessera's count."""
-    ours = found["tessera"]
-    steps = {"tessera": ours["step_ms"]["tessera"], "eager": ours["step_ms"]["eager"]}
-    peaks = {"tessera": ours["peak_bytes"]["tessera"], "eager": ours["peak_bytes"]["eager"]}
-    colds, kernels = {"tessera": ours["cold_s"]}, {"tessera": ours["kernels"]}
-    kernels["eager"] = ours["operations"]
-    if "inductor" in found:
-        # Both were measured beside eager: what the machine did meanwhile cancels out.
-        theirs = found["inductor"]
-        quiet = steps["eager"] / theirs["step_ms"]["eager"]
-        steps["inductor"] = theirs["step_ms"]["inductor"] * quiet
-        peaks["inductor"], colds["inductor"] = theirs["peak_bytes"]["inductor"], theirs["cold_s"]
-        kernels["inductor"] = theirs["kernels"]
-
-    def row(what: str, unit: str, values: dict[str, Any]) -> Row:
-        ratios = {k: v / max(values["tessera"], 1e-12) for k, v in values.items() if k != "tessera"}
-        return Row(
-            what, name, "float32", unit, {k: float(v) for k, v in values.items()}, ratios=ratios
-        )
-
-    made = row("step", "ms", steps)
-    made.deviations = {"tessera": ours["loss"]}
-    return [
-        made, row("cold compile", "s", colds), row("kernels", "", kernels),
-        row("peak memory", "MB", {k: v / 1e6 for k, v in peaks.items()}),
-    ]  # fmt: skip
-
-
-def show(rows: list[Row]) -> None:
-    for r in rows:
-        times = ", ".join(f"{who} {t:.4g}" for who, t in r.times.items())
-        ratios = ", ".join(f"{v:.3f}x {who}" for who, v in r.ratios.items())
-        print(f"{r.shape:10} {r.name:13} {times} {r.time_unit}: {ratios}", flush=True)
-
-
+# --- the command ----------------------------------------------------------------------------------------------------
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--models", nargs="+", default=["all"], help="names, or library, families")
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
+    parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES)
     parser.add_argument("--rivals", nargs="+", default=list(RIVALS), choices=RIVALS)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument(
-        "--one", nargs=3, metavar=("MODEL", "RIVAL", "FILE"), help=argparse.SUPPRESS
-    )
+    parser.add_argument("--jobs", type=int, default=max(1, len(os.sched_getaffinity(0)) // 2))
+    parser.add_argument("--seconds", type=float, default=math.inf, help="for all of it")
+    parser.add_argument("--case-seconds", type=float, default=90, help="for a case")
+    parser.add_argument("--warm", action="store_true", help="time a compile from the disk's caches")
     record.add_arguments(parser)
     return parser.parse_args()
 
 
+def cases(args: argparse.Namespace) -> list[Asked]:
+    """Models that take longest to compile come first, and of each the four kinds one after the other."""
+    models = [name for given in args.models for name in GROUPS.get(given, (given,))]
+    unknown = [m for m in models if m not in GROUPS["all"]]
+    if unknown:
+        sys.exit(f"unknown models: {', '.join(unknown)}; there are {', '.join(GROUPS['all'])}")
+    return [(m, mode, dtype) for mode in args.modes for m in models for dtype in args.dtypes]
+
+
 def main() -> None:
+    begin = time.monotonic()
     args = parsed()
-    if args.one is not None:
-        name, rival, out = args.one
-        Path(out).write_text(json.dumps(measure(name, rival, args.device, args.rounds)))
-        return
-    rivals = [r for r in args.rivals if r != "tessera"]
+    rivals = [r for r in RIVALS if r in args.rivals]
     if args.device == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
         print("no C++ compiler: Inductor is left out")
-        rivals = []
-    rows: list[Row] = []
-    for name in args.models:
-        found = {r: x for r in ("tessera", *rivals) if (x := run_alone(name, r, args)) is not None}
-        if "tessera" in found:
-            rows += rows_of(name, found)
-            show(rows[-4:])
-    record.write(args, "graph_models", rows, device=args.device)
+        rivals.remove("inductor")
+    queue = cases(args)
+    cores = sorted(os.sched_getaffinity(0))
+    jobs = min(args.jobs, len(queue))
+    share = max(1, len(cores) // jobs)
+    with tempfile.TemporaryDirectory(prefix="graph-models-", ignore_cleanup_errors=True) as scratch:
+        settings = {
+            "device": args.device, "rivals": rivals, "rounds": args.rounds, "lock": f"{scratch}/lock",
+            "warm": args.warm,
+        }  # fmt: skip
+        crew = Crew(settings, scratch, list(queue), args.case_seconds)
+        for part in range(jobs):
+            at = part * share % len(cores)
+            crew.start(cores[at : at + share])
+        found: list[dict[str, Any]] = []
+        rows: list[Row] = []
+        for case in crew.results(begin + args.seconds):
+            found.append(case)
+            rows += (mine := rows_of(case))
+            show(case, mine)
+        for worker in list(crew.workers):
+            crew.stop(worker)
+    summary(rows)
+    finish(args, crew, queue, found, rows, time.monotonic() - begin)
+
+
+def finish(
+    args: argparse.Namespace,
+    crew: Crew,
+    queue: list[Asked],
+    found: list[dict[str, Any]],
+    rows: list[Row],
+    took: float,
+) -> None:
+    """What came to nothing, and the file."""
+
+    def title(case: dict[str, Any]) -> str:
+        return f"{case['model']}, {case['mode']}, {case['dtype']}"
+
+    wrong = {
+        who: [title(c) for c in found if not c.get("right", {}).get(who, True)]
+        for who in args.rivals
+    }
+    failed = {f"{title(c)}, {who}": why for c in found for who, why in c["failed"].items()}
+    right = sum(c.get("right", {}).get("tessera", False) for c in found)
+    print(f"\n{right} of {len(queue)} right, {len(found)} measured in {took:.0f} s")
+    print(f"wrong: {wrong}\nfailed: {failed}")
+    record.write(
+        args, "graph_models", rows, device=crew.device, jobs=args.jobs, cases=len(queue),
+        measured=len(found), right=right, wrong=wrong, failed=failed,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ class EncoderDecoder(nn.Module):
         self.body = nn.Transformer(WIDTH, 4, 1, 1, 32, dropout=0.0, batch_first=True)
 
     def forward(self, source: Any, target: Any) -> Any:
-        mask = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
+        n = target.shape[1]
+        mask = torch.ones(n, n, dtype=torch.bool, device=target.device).triu(1)
         return self.body(source, target, tgt_mask=mask)
 
 
@@ -33,7 +34,7 @@ class Routed(nn.Module):
 
     def forward(self, x: Any) -> Any:
         share, chosen = self.gate(x).softmax(-1).topk(2)
-        weight = torch.zeros(x.shape[0], 4, dtype=x.dtype).scatter(1, chosen, share)
+        weight = x.new_zeros(x.shape[0], 4).scatter(1, chosen, share)
         hidden = F.silu(torch.einsum("nd,edh->enh", x, self.up))
         return torch.einsum("enh,ehd,ne->nd", hidden, self.down, weight)
 
@@ -113,9 +114,9 @@ class GraphAttention(nn.Module):
     def forward(self, x: Any, source: Any, target: Any) -> Any:
         v = self.value(x)
         score = F.leaky_relu(self.score(torch.cat([v[source], v[target]], 1)))[:, 0]
-        most = torch.full(x.shape[:1], -1e4, dtype=x.dtype).scatter_reduce(0, target, score, "amax")
+        most = x.new_full(x.shape[:1], -1e4).scatter_reduce(0, target, score, "amax")
         weight = (score - most.detach()[target]).exp()
-        total = torch.zeros(x.shape[0], dtype=x.dtype).index_add(0, target, weight)
+        total = x.new_zeros(x.shape[0]).index_add(0, target, weight)
         return torch.zeros_like(v).index_add(
             0, target, v[source] * (weight / total[target])[:, None]
         )
@@ -188,7 +189,7 @@ class Recommender(nn.Module):
     def forward(self, dense: Any, words: Any) -> Any:
         x = F.relu(self.low(dense))
         all_ = torch.stack([x, *(bag(words[k]) for k, bag in enumerate(self.bags))], 1)
-        i, j = torch.tril_indices(4, 4, -1)
+        i, j = torch.tril_indices(4, 4, -1, device=dense.device)
         return self.top(torch.cat([x, (all_ @ all_.transpose(1, 2))[:, i, j]], 1))
 
 
