@@ -22,6 +22,7 @@ from typing import Any
 from tessera.config import knobs
 from tessera.config.budget import check_budget
 from tessera.config.optimizations import OPTIMIZATIONS
+from tessera.errors import suggestion
 from tessera.ir.applications import apply, current, may_apply, refuse
 from tessera.ir.core import Module
 from tessera.ir.fields import clock
@@ -66,16 +67,41 @@ FORMER_NAMES = {
     "specialize": "warp-specialize",
 }
 """What passes were called before. These names still work, with a warning, as do names with underscores for hyphens."""
+PASS_NAMES = (
+    "accelerate", "allocate-shared", "assign-layouts", "async-mma", "barriers", "canonicalize", "check-resources",
+    "checks", "coalesce", "cse", "descriptor-to-pointer", "graph-canonicalize", "graph-cse", "graph-drop-roundings",
+    "graph-expand-scatters", "graph-expand-sorts", "graph-fuse", "graph-sink-scalars", "licm", "lower-descriptor-rows",
+    "lower-descriptors", "multicast-loads", "narrow-accumulators", "number-tensor-maps", "partition-cluster", "persist",
+    "pointer-to-tma", "prefetch", "scalarise-inductions", "select-tensor-maps", "software-pipeline", "split-loops",
+    "synchronized", "transpose-buffers", "unroll", "warp-specialize", "while-to-for", "wide-index", "widen-float8",
+)  # fmt: skip
+"""All passes of tessera: PASSES has only those whose modules this process has imported."""
 
 
 def current_name(name: str) -> str:
     """The name that a pass has today; of no pass, the name itself. DeprecationWarning for a former one."""
     hyphened = name.replace("_", "-")
     now = FORMER_NAMES.get(hyphened, hyphened)
-    if name in PASSES or now not in PASSES:
+    if name == now or name in PASSES or now not in (*PASSES, *PASS_NAMES):
         return name
     warnings.warn(f"the pass {name} is called {now} now", DeprecationWarning, stacklevel=3)
     return now
+
+
+def _no_pass(name: str) -> str:
+    """What is wrong with a name that no pass has."""
+    known = sorted({*PASSES, *PASS_NAMES})
+    near = suggestion(name.replace("_", "-"), known)
+    return f"no pass {name!r}; {near or 'there are: ' + ', '.join(known)}"
+
+
+def passes_to_print(names: str) -> set[str]:
+    """The passes of `"a,b"`, by the names that they have today. UserWarning for a name that no pass has."""
+    shown = {current_name(x) for name in names.split(",") if (x := name.strip())}
+    for name in sorted(shown - {"all"}):
+        if name not in PASSES and name not in PASS_NAMES:
+            warnings.warn(f"TESSERA_PRINT_AFTER: {_no_pass(name)}", UserWarning, stacklevel=3)
+    return shown
 
 
 def pass_(name: str, optimization: str = "", counts: bool = False) -> Callable[[PassFn], Pass]:
@@ -111,7 +137,7 @@ class PassManager:
         if self.verify:
             self._check(module, "before the first pass")
         wanted = knobs.compilation.print_after if self.print_after is None else self.print_after
-        shown = {current_name(name.strip()) for name in (wanted or "").split(",")}
+        shown = passes_to_print(wanted or "")
         for p in self.passes:
             check_budget(f"pass {p.name!r}")
             start = time.perf_counter()
@@ -173,7 +199,7 @@ def parse_pipeline(text: str) -> list[Pass]:
         name, options, comma = item.groups()
         name = current_name(name)
         if name not in PASSES:
-            raise KeyError(f"no pass {name!r}; there are: {', '.join(sorted(PASSES))}")
+            raise KeyError(_no_pass(name))
         found.append(PASSES[name].bind(**_options(options or "")))
         at, more = item.end(), bool(comma)
     return found

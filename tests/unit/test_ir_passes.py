@@ -8,11 +8,12 @@ from tessera.backends.cpu.backend import cpu_pipeline
 from tessera.dtypes import float32
 from tessera.errors import IRError
 from tessera.ir import Module, Pass, PassManager, parse_module, pass_
-from tessera.ir.passes import FORMER_NAMES, PASSES, parse_pipeline
+from tessera.ir.passes import FORMER_NAMES, PASS_NAMES, PASSES, parse_pipeline
 from tessera.ops import WhileOp
 from tessera.passes import gpu_pipeline
 from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.pipeline import neutral_pipeline
+from tessera.tools import opt
 from tests.unit.op_samples import kernel
 
 RUNS: list[tuple[str, object]] = []
@@ -111,8 +112,10 @@ def test_options_are_bound() -> None:
 
 def test_no_pipeline() -> None:
     assert parse_pipeline("") == [] == parse_pipeline("  ")
-    with pytest.raises(KeyError, match=r"no pass .fold.; there are: .*canonicalize, .*cse"):
-        parse_pipeline("cse,fold")
+    with pytest.raises(KeyError, match=r"no pass .verify.; there are: .*canonicalize, .*cse"):
+        parse_pipeline("cse,verify")
+    with pytest.raises(KeyError, match="no pass 'canonicalise'; did you mean `canonicalize`"):
+        parse_pipeline("cse,canonicalise")
     for text in ("cse;licm", "cse,", "cse licm", "{a=1}", "cse{a=1", ",cse"):
         with pytest.raises(ValueError, match="not a pipeline at"):
             parse_pipeline(text)
@@ -130,6 +133,19 @@ def test_former_names_work_and_say_so(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.warns(DeprecationWarning, match="count_loops is called while-to-for now"):
         PassManager([PASSES["while-to-for"]], print_after="count_loops").run(some())
     assert capsys.readouterr().err.startswith("// after while-to-for\n")
+
+
+def test_a_misspelt_pass_to_print_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.warns(UserWarning, match="PRINT_AFTER: no pass 'coalescing'; did you mean `coal"):
+        PassManager([note, PASSES["cse"]], print_after="coalescing, cse").run(some())
+    assert "// after cse\n" in capsys.readouterr().err
+
+
+def test_the_names_of_all_passes() -> None:
+    """Those of a target that the process does not use are known, too."""
+    assert gpu_pipeline and opt  # they register all passes
+    own = [name for name, p in PASSES.items() if p.fn.__module__.startswith("tessera.")]
+    assert sorted(own) == sorted(PASS_NAMES)
 
 
 def test_a_name_is_taken_once() -> None:
