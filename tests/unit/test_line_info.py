@@ -1,4 +1,4 @@
-"""Source lines in GPU code: each instruction names the line that it comes from, and the machine code stays the same."""
+"""Source lines in code: each instruction names the line that it comes from, and the machine code stays the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tessera.compiler import ASTSource, compile
 from tessera.compiler.kernel import CompiledKernel
 from tessera.config import knobs
 
-CUDA = GPUTarget("cuda", 90, 32)
+CUDA, CPU = GPUTarget("cuda", 90, 32), GPUTarget("cpu", "avx2", 1)
 
 
 @tessera.jit
@@ -48,9 +48,9 @@ def line_of(comment: str) -> int:
     raise AssertionError(comment)
 
 
-def compiled() -> CompiledKernel:
+def compiled(target: GPUTarget = CUDA) -> CompiledKernel:
     source = ASTSource(kernel, {"x": "*fp32", "out": "*fp32", "n": "i32"}, {"BLOCK": 256})
-    return compile(source, CUDA)
+    return compile(source, target)
 
 
 def lines_at(ptx: str, instruction: str) -> set[int]:
@@ -103,6 +103,41 @@ def test_the_knob_leaves_them_out() -> None:
     assert with_lines.hash != without.hash
     assert len(without.asm["cubin"]) < len(with_lines.asm["cubin"])
     assert instructions(with_lines) == instructions(without)
+
+
+def places_at(llir: str, instruction: str) -> set[str]:
+    """What the comments of a CPU's LLVM IR say where an instruction stands."""
+    found: set[str] = set()
+    place = ""
+    for line in llir.splitlines():
+        if line.lstrip().startswith("; "):
+            place = line.lstrip()[2:]
+        elif re.search(instruction, line):
+            found.add(place)
+    return found
+
+
+def test_cpu_code_says_its_lines_in_comments() -> None:
+    """Also of instructions that are hoisted, of calls, and behind a loop."""
+    llir, here = compiled(CPU).asm["llir"], Path(__file__).name
+    loop, store = f"{here}:{line_of('loop')}", f"{here}:{line_of('store')}"
+    assert places_at(llir, r"fcmp ogt .*0x3FD0000000000000") == {
+        f"{loop} > {here}:{line_of('halved')}"
+    }
+    assert {loop, store} <= places_at(llir, r"fadd .*<8 x float>")
+    assert places_at(llir, r"call void @\"called") == {store}
+    (peak,) = places_at(llir, r"= call .*maxnum.v8f32\(")
+    assert re.fullmatch(rf"{here}:{line_of('peak')} > reductions.py:\d+", peak)
+
+
+def test_the_knob_leaves_comments_out() -> None:
+    with knobs.scope():
+        with_lines = compiled(CPU)
+        knobs.compilation.disable_line_info = True
+        without = compiled(CPU)
+    text = re.sub(r"^ *;.*\n", "", with_lines.asm["llir"], flags=re.MULTILINE)
+    assert without.asm["llir"] == text != with_lines.asm["llir"]
+    assert with_lines.asm["object"] == without.asm["object"]
 
 
 def test_names_that_ptxas_refuses(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_recorded_inputs_compile_to_the_same_code(tmp_path: Path):
     facts = json.loads(text.with_suffix(".json").read_text())
     assert facts == {"backend": "cpu", "options": {"num_warps": 8}}
     again = tessera.compile(str(text), target=target, options=facts["options"])
-    assert again.asm["llir"] == kernel.asm["llir"]
+    assert again.asm["object"] == kernel.asm["object"]  # text has no source lines
 
 
 def test_a_program_is_recorded(tmp_path: Path):

@@ -70,8 +70,9 @@ class CpuBackend(Backend):
 
     def _llir(self, module: Module, metadata: dict[str, Any], options: Options) -> str:
         lowered = lower_module(
-            module, self.facts, options.enable_fp_fusion, overlap=options.may_overlap
-        )
+            module, self.facts, options.enable_fp_fusion, overlap=options.may_overlap,
+            line_info=not knobs.compilation.disable_line_info,
+        )  # fmt: skip
         metadata["name"] = lowered.name
         metadata["args"] = lowered.args
         metadata["shared"] = 0

@@ -59,6 +59,12 @@ def lower_block(lo: Lowering, block: Block) -> Op:
 
 def lower_op(lo: Lowering, op: Op) -> None:
     """Lower a sink or a scalar op; tile ops without effects wait until a loop needs their elements."""
+    around = lo.em.at(op.loc)
+    _lower_op(lo, op)
+    lo.em.loc = around
+
+
+def _lower_op(lo: Lowering, op: Op) -> None:
     kind = type(op)
     sink = lo.sinks.get(kind)
     if sink is not None:

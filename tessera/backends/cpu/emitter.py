@@ -16,9 +16,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from posixpath import basename
 
 from tessera.backends.cpu.llvm_text import is_literal
 from tessera.backends.elements.literals import splat_literal, vector_type
+from tessera.errors import Loc
 
 _NAMES = re.compile(r"%[\w.]+")
 Text = str
@@ -27,12 +29,14 @@ Text = str
 class Scope:
     """Code under construction. `always`: runs at least once when its parent runs. `branch`: nothing is hoisted out."""
 
-    __slots__ = ("always", "branch", "lines", "table")
+    __slots__ = ("always", "branch", "lines", "loc", "place", "table")
 
     def __init__(self, always: bool, branch: bool = False):
         self.lines: list[str] = []
         self.table: dict[str, str] = {}
         self.always, self.branch = always, branch
+        self.loc: Loc | None = None  # of the last line
+        self.place = ""  # the comment that says it
 
 
 def _advance(k: str, i: str, step: str, high: str, near: bool) -> list[str]:
@@ -47,9 +51,13 @@ def _advance(k: str, i: str, step: str, high: str, near: bool) -> list[str]:
 
 
 class Emitter:
-    """One function's text. `declarations` and `globals_` are shared by the functions of a module."""
+    """One function's text. `declarations` and `globals_` are shared by the functions of a module. With `line_info` a
+    comment says the source line of the instructions behind it."""
 
-    def __init__(self, declarations: dict[str, None], globals_: dict[str, None]):
+    def __init__(
+        self, declarations: dict[str, None], globals_: dict[str, None], line_info: bool = False
+    ):
+        self.line_info = line_info
         self.declarations, self.globals = declarations, globals_
         self.allocas: list[str] = []
         self.depth: dict[str, int] = {}
@@ -61,6 +69,30 @@ class Emitter:
         # Reads and traps stay in the loop they stand in, behind the checks before them.
         self.pinned = False
         self.flags = ""  # fast-math flags of sums, differences and products
+        self.loc: Loc | None = None  # of what is being lowered
+
+    def at(self, loc: Loc | None) -> Loc | None:
+        """What follows is lowered from `loc`, if that is known; gives the location before, to go back to."""
+        before = self.loc
+        if loc is not None and self.line_info:
+            self.loc = loc
+        return before
+
+    def _write(self, scope: Scope, line: str) -> None:
+        if scope.loc is not self.loc and self.loc is not None:
+            place = "; " + " > ".join(
+                dict.fromkeys(f"{basename(x.file)}:{x.line}" for x in self.loc.chain())
+            )
+            if scope.loc is None or place != scope.place:
+                scope.lines.append(place)
+            scope.loc, scope.place = self.loc, place
+        scope.lines.append(line)
+
+    def _closed(self) -> list[str]:
+        """Close the innermost scope; its lines. What comes after them in the scope around says its place again."""
+        lines = self.scopes.pop().lines
+        self.scopes[-1].loc = None
+        return lines
 
     # --- instructions ------------------------------------------------------------------------------
     def fresh(self) -> str:
@@ -110,7 +142,7 @@ class Emitter:
                 return found
         self.count += 1
         name = f"%v{self.count}"
-        scopes[target].lines.append(f"{name} = {text}")
+        self._write(scopes[target], f"{name} = {text}")
         scopes[target].table[key] = name
         self.depth[name] = target
         return name
@@ -118,7 +150,7 @@ class Emitter:
     def here(self, text: str) -> Text:
         """Emit an instruction with a result that is not moved."""
         name = self.fresh()
-        self.scopes[-1].lines.append(f"{name} = {text}")
+        self._write(self.scopes[-1], f"{name} = {text}")
         self.depth[name] = len(self.scopes) - 1
         return name
 
@@ -132,7 +164,7 @@ class Emitter:
 
     def stmt(self, text: str) -> None:
         """Emit an instruction without a result, which is not moved."""
-        self.scopes[-1].lines.append(text)
+        self._write(self.scopes[-1], text)
 
     def label(self, name: str) -> None:
         self.scopes[-1].lines.append(f"{name}:")
@@ -222,7 +254,7 @@ class Emitter:
         self.scopes.append(Scope(always))
         self.depth[i] = len(self.scopes) - 1
         yield i
-        body = self.scopes.pop().lines
+        body = self._closed()
         lines = self.scopes[-1].lines
         enter = f"br label %head{k}"
         if guarded:
@@ -274,7 +306,7 @@ class Emitter:
         """The lines of a scope that is open inside."""
         self.scopes.append(scope)
         yield scope.lines
-        self.scopes.pop()
+        self._closed()
 
     @contextmanager
     def branch(self, condition: str, negate: bool = False) -> Generator[None]:
@@ -282,7 +314,7 @@ class Emitter:
         k = self.new_label("")
         self.scopes.append(Scope(False, branch=True))
         yield
-        body = self.scopes.pop().lines
+        body = self._closed()
         lines = self.scopes[-1].lines
         targets = (f"%fi{k}", f"%then{k}") if negate else (f"%then{k}", f"%fi{k}")
         lines.append(f"br i1 {condition}, label {targets[0]}, label {targets[1]}")
@@ -309,7 +341,7 @@ class Emitter:
         """Open the body of a loop that the caller builds with labels of its own; there may be no iteration."""
         self.scopes.append(Scope(False))
         yield
-        body = self.scopes.pop().lines
+        body = self._closed()
         self.scopes[-1].lines += body
 
     @contextmanager
@@ -317,7 +349,7 @@ class Emitter:
         """Collect the code of one arm of a branch; the caller writes its labels and jumps."""
         self.scopes.append(Scope(False, branch=True))
         yield
-        body = self.scopes.pop().lines
+        body = self._closed()
         self.scopes[-1].lines += body
 
     @contextmanager

@@ -50,14 +50,21 @@ class LoweredModule:
 
 
 def lower_module(
-    module: Module, facts: CpuFacts, fuse: bool = True, name: str = "", overlap: bool = False
+    module: Module,
+    facts: CpuFacts,
+    fuse: bool = True,
+    overlap: bool = False,
+    line_info: bool = False,
 ) -> LoweredModule:
     """LLVM IR text of a module on the tile level. CompilationError for what the back end cannot do.
 
-    `fuse`: contract multiplications and additions to fma. `overlap`: arguments may overlap in any way.
+    `fuse`: contract multiplications and additions to fma. `overlap`: arguments may overlap in any way. `line_info`:
+    comments say from which line of the source instructions come.
     """
     checked = any(isinstance(op, ops.CheckOp) for op in module.walk())
-    state = ModuleState(facts, fuse=fuse, overlap=overlap or checked, checked=checked)
+    state = ModuleState(
+        facts, fuse=fuse, overlap=overlap or checked, checked=checked, line_info=line_info
+    )
     if checked:
         state.globals[checks.RECORD] = None
     functions: list[str] = []
@@ -66,7 +73,7 @@ def lower_module(
         assert isinstance(f, ops.FuncOp)
         if f.kernel:
             kernel = f
-            functions.append(_kernel(state, f, name or f.name))
+            functions.append(_kernel(state, f, f.name))
         else:
             functions.append(_function(state, f))
     if kernel is None:
@@ -80,7 +87,7 @@ def lower_module(
     if checked:
         kinds.append("ptr")  # of the report
     pairs = [(i, j, same) for (i, j), same in sorted(state.assumed_disjoint.items())]
-    return LoweredModule(text, name or kernel.name, state.scratch, pairs, kinds, state.assertions,
+    return LoweredModule(text, kernel.name, state.scratch, pairs, kinds, state.assertions,
                          state.checks)  # fmt: skip
 
 

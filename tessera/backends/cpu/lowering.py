@@ -108,7 +108,7 @@ class ModuleState:
     scratch: int = 0
     plans: list[Any] = field(default_factory=lambda: [])  # of the dots (dot_plan.py)
     fuse: bool = True
-    debug: bool = False
+    line_info: bool = False
 
     def position(self, ptr: Value) -> int | None:
         """The position of the kernel's argument that a pointer points into; None if that is not known."""
@@ -129,7 +129,7 @@ class Lowering(Coordinates):
     """One function. `scalars`, `buffers`, `descriptors` hold the values computed so far."""
 
     def __init__(self, state: ModuleState, access: BufferAccess):
-        super().__init__(Emitter(state.declarations, state.globals))
+        super().__init__(Emitter(state.declarations, state.globals, state.line_info))
         self.state, self.facts, self.access = state, state.facts, access
         self.evaluators, self.sinks = EVALUATORS, SINKS
         self.em.flags = "contract" if state.fuse else ""
@@ -281,7 +281,9 @@ class Lowering(Coordinates):
             else:
                 op = v.op
                 assert op is not None, f"{v!r} has no value here"
+                user = self.em.at(op.loc)
                 found = EVALUATORS[type(op)](self, op, at, v.index)
+                self.em.loc = user
                 memo = self.memo_buffers.get(v)
                 if memo is not None:
                     self.to_buffer(memo, at, found)

@@ -22,11 +22,11 @@ CODE = (
     "cubin",
     "object",
 )  # levels that must be equal; tile and GPU IR are only shown
-# What says nothing about a kernel: LLVM IR's comments name our primitives, in PTX's LLVM numbers all calls of the
-# process; remarks in IR name source files, whose folders are temporary ones.
+# What says nothing about a kernel: LLVM IR's comments name our primitives and source lines, in PTX's LLVM numbers all
+# calls of the process; remarks in IR name source files, whose folders are temporary ones.
 NOISE = {
     "tir": re.compile(rb"(?<![^\s'\"])(?:/[^\s'\":/]+)+/(?=[^\s'\":/]+\.py:)"),
-    "llir": re.compile(rb"^;.*\n", re.M),
+    "llir": re.compile(rb"^ *;.*\n", re.M),
     "ptx": re.compile(rb"//.*"),
 }
 NOISE["gir"] = NOISE["tir"]
