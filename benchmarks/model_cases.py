@@ -95,7 +95,7 @@ def _of_library(name: str, device: str) -> Case:
 def _smaller(x: Any) -> Any:
     """Fewer samples, and of integers fewer tokens, too."""
     x = x[:SMALL_BATCH]
-    return x if x.dim() != 2 or x.is_floating_point() else x[:, :SMALL_TOKENS]
+    return x if x.dim() != 2 or x.is_floating_point() else x[:, :SMALL_TOKENS].contiguous()
 
 
 def _of_family(name: str) -> Case:

@@ -99,13 +99,14 @@ def measure(
         row["peak_bytes"] = {who: peak_bytes(step)[0] for who, step in steps.items()}
         if device == "cpu" and "tessera" in steps:
             row["peak_bytes"]["tessera"] += kept  # between calls, which hides it from the profiler
-        trace: Any = None
         with alone(lock):
             row["step_ms"] = step_times(steps, wait, rounds)
-            if device == "cuda":
-                trace = traced(steps)
-        if trace is not None:
-            row["gpu_us"], row["launched"] = gpu_sums(trace, list(steps))
+            trace = traced(steps) if device == "cuda" else None
+        try:
+            if trace is not None:
+                row["gpu_us"], row["launched"] = gpu_sums(trace, list(steps))
+        except ValueError as error:
+            row["failed"]["trace"] = str(error)
     del steps, case, eager, step
     torch._dynamo.reset()
     gc.collect()

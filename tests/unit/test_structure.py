@@ -80,7 +80,7 @@ MOST_LINES = {
     "compat": 1500,
     "tools": 2450,
     "testing": 400,
-    "graph": 16200,
+    "graph": 16600,
     "torch": 100,
 }
 SLACK = 300

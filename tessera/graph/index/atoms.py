@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -126,3 +128,16 @@ def quotient(a: Monomial, b: Monomial) -> Monomial | None:
         if left:
             powers[atom] = left
     return tuple(sorted(powers.items(), key=lambda f: f[0].key))
+
+
+def greatest(terms: Iterable[tuple[Monomial, int]]) -> tuple[Monomial, int]:
+    """The largest monomial that divides all terms, and the largest factor of their coefficients."""
+    factor = 0
+    powers: dict[Atom, int] | None = None
+    for m, c in terms:
+        factor = gcd(factor, c)
+        here = dict(m)
+        if powers is None:
+            powers = here
+        powers = {a: min(p, here[a]) for a, p in powers.items() if a in here}
+    return tuple(sorted((powers or {}).items(), key=lambda f: f[0].key)), factor

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from math import gcd
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from tessera.graph.index.atoms import (
     Mod,
     Monomial,
     Sym,
+    greatest,
     order,
     quotient,
     times,
@@ -38,24 +38,33 @@ from tessera.graph.index.atoms import (
 class Expr:
     """A normalised expression. `terms`: each monomial with its coefficient, none of them 0."""
 
-    __slots__ = ("_hash", "_text", "terms")
+    __slots__ = ("_compound", "_hash", "_text", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int]):
         kept = [(m, c) for m, c in terms.items() if c]
         if len(kept) > 1:
             kept.sort(key=order)
         self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept)
-        self._hash = hash(self.terms)
+        value = self.value
+        self._hash = hash(self.terms) if value is None else hash(value)
         self._text = ""
+        self._compound: bool | None = None
 
     # --- what it is -----------------------------------------------------------------------------------------
     @property
     def value(self) -> int | None:
         """The number that it is, if it is one."""
-        if not self.terms:
+        terms = self.terms
+        if not terms:
             return 0
-        (monomial, coefficient), *rest = self.terms
-        return coefficient if not monomial and not rest else None
+        return terms[0][1] if len(terms) == 1 and not terms[0][0] else None
+
+    @property
+    def has_compound(self) -> bool:
+        """Whether one of its atoms is a function of expressions."""
+        if self._compound is None:
+            self._compound = any(isinstance(a, Compound) for m, _ in self.terms for a, _ in m)
+        return self._compound
 
     @property
     def atom(self) -> Atom | None:
@@ -103,19 +112,19 @@ class Expr:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Expr):
-            return self._hash == other._hash and self.terms == other.terms
+            return self is other or (self._hash == other._hash and self.terms == other.terms)
         return isinstance(other, int) and self.value == other
 
     def __hash__(self) -> int:
-        value = self.value
-        return self._hash if value is None else hash(value)
+        return self._hash
 
     # --- arithmetic -------------------------------------------------------------------------------------------
     def __add__(self, other: Expr | int) -> Expr:
+        other = expr(other)
         terms = dict(self.terms)
-        for m, c in expr(other).terms:
+        for m, c in other.terms:
             terms[m] = terms.get(m, 0) + c
-        return Expr(_recombined(terms))
+        return Expr(_recombined(terms) if self.has_compound or other.has_compound else terms)
 
     __radd__ = __add__
 
@@ -129,12 +138,17 @@ class Expr:
         return -self + other
 
     def __mul__(self, other: Expr | int) -> Expr:
+        other = expr(other)
+        for a, b in ((self, other), (other, self)):
+            factor = a.value
+            if factor is not None:  # what was recombined stays so
+                return b if factor == 1 else Expr({m: c * factor for m, c in b.terms})
         terms: dict[Monomial, int] = {}
         for a, x in self.terms:
-            for b, y in expr(other).terms:
+            for b, y in other.terms:
                 m = times(a, b)
                 terms[m] = terms.get(m, 0) + x * y
-        return Expr(_recombined(terms))
+        return Expr(_recombined(terms) if self.has_compound or other.has_compound else terms)
 
     __rmul__ = __mul__
 
@@ -235,6 +249,7 @@ def size(x: Expr | int) -> int | Expr:
     return x if value is None else value
 
 
+@lru_cache(maxsize=1 << 14)
 def floor_div(n: Expr, d: Expr) -> Expr:
     """n // d. Multiples of d come out: floor((d·a + b) / d) is a + floor(b / d)."""
     if d.value == 0:
@@ -252,6 +267,7 @@ def floor_div(n: Expr, d: Expr) -> Expr:
     return whole + _div_atom(rest, d)
 
 
+@lru_cache(maxsize=1 << 14)
 def mod(n: Expr, d: Expr) -> Expr:
     """n % d. Multiples of d go; what divides both comes out: (g·a) % (g·b) is g·(a % b)."""
     if d.value == 0:
@@ -335,15 +351,7 @@ def split_multiples(n: Expr, d: Expr) -> tuple[Expr, Expr]:
 
 def common_factor(n: Expr, d: Expr) -> Expr:
     """The largest monomial, with a positive coefficient, that divides all terms of both."""
-    factor = 0
-    powers: dict[Atom, int] | None = None
-    for m, c in (*n.terms, *d.terms):
-        factor = gcd(factor, c)
-        here = dict(m)
-        if powers is None:
-            powers = here
-        powers = {a: min(p, here[a]) for a, p in powers.items() if a in here}
-    return Expr({tuple(sorted((powers or {}).items(), key=lambda f: f[0].key)): factor})
+    return Expr(dict([greatest((*n.terms, *d.terms))]))
 
 
 def _reduced(n: Expr, d: Expr) -> tuple[Expr, Expr]:

@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tessera.graph.index.atoms import Dim, Sym
@@ -48,8 +49,7 @@ class IndexMap:
 
     def at(self, indices: Sequence[Expr | int], dims: int) -> IndexMap:
         """The map of `dims` indices that this one is where its own are `indices`."""
-        mapping: dict[Any, Expr | int] = {Dim(k): e for k, e in enumerate(indices)}
-        return IndexMap(dims, [r.subs(mapping) for r in self.results])
+        return _at(self, tuple(indices), dims)
 
     def subs(self, mapping: Mapping[Any, Expr | int]) -> IndexMap:
         """With other expressions in place of symbols (or dimensions)."""
@@ -76,6 +76,12 @@ class IndexMap:
     def text(self) -> str:
         """As an attribute of an op."""
         return f"map<{self}>"
+
+
+@lru_cache(maxsize=1 << 14)  # passes ask the same of most loads again and again
+def _at(map: IndexMap, indices: tuple[Expr | int, ...], dims: int) -> IndexMap:
+    mapping: dict[Any, Expr | int] = {Dim(k): e for k, e in enumerate(indices)}
+    return IndexMap(dims, [r.subs(mapping) for r in map.results])
 
 
 def parse_map(text: str) -> IndexMap:

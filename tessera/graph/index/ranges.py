@@ -180,7 +180,7 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
 
 
 def _step(e: Expr, ranges: Ranges) -> Expr:
-    if not any(isinstance(a, Compound) for a in e.atoms()):
+    if not e.has_compound:
         return e
     total = expr(0)
     for m, c in e.terms:
