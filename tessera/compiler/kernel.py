@@ -82,7 +82,60 @@ def flatten_arguments(kinds: Iterable[Any], values: Iterable[Any]) -> list[Any]:
 
 
 class CompiledKernel:
-    """One specialisation of a kernel. `n_regs`, `n_spills`, `n_max_threads` exist once it is loaded."""
+    """One specialisation of a kernel: what `kernel[grid](…)`, `kernel.warmup(…, grid=…)` and `compile` return.
+
+    | attribute | what it is |
+    |---|---|
+    | `name`, `hash` | the symbol of the binary, the key in the disk cache |
+    | `target`, `src` | the GPUTarget, and the ASTSource or the source of an IR file |
+    | `asm` | the output of each stage by name, as below |
+    | `metadata` | a named tuple: the options of the compilation, and the facts below |
+    | `n_regs`, `n_spills` | registers of a thread, 32-bit words that it spills, once it is loaded; 0 on a CPU |
+    | `n_max_threads` | threads that a CTA may have, once it is loaded; 1 on a CPU |
+    | `run`, `function`, `module` | the launch function and the driver's handles; reading `run` loads the kernel |
+
+    | `asm[…]` | on | what it is |
+    |---|---|---|
+    | `source`, `tir` | all | the IR of the front end, and after the target-neutral passes (`ttir` is the same) |
+    | `gir`, `ptx`, `cubin` | GPU | the IR with layouts (`ttgir` is the same), PTX, machine code in bytes |
+    | `llir` | all | LLVM IR; on a CPU comments name source lines |
+    | `object` | CPU | an object file in bytes |
+    | `sass` | GPU | the disassembled machine code, made when it is asked for |
+    | `asm` | CPU | the assembler's text (`s` is the same), made when it is asked for |
+    | `py` | all | the kernel as Python source, made of `tir` when it is asked for |
+
+    | `metadata.…` | on | what it is |
+    |---|---|---|
+    | `remarks` | all | why an optimisation was not applied where it might be expected, as sentences |
+    | `args` | all | the types of the arguments that reach the binary |
+    | `written` | all | the numbers of the arguments through which the kernel may store |
+    | `num_warps`, `num_stages`, `num_ctas` | all | as for the launch, like all other options |
+    | `shared` | all | bytes of shared memory of a CTA; 0 on a CPU |
+    | `registers`, `spills` | GPU | registers of a thread, bytes that it spills, as ptxas says |
+    | `warps`, `cluster_dims` | GPU | warps of a CTA with those of producers, CTAs of a cluster |
+    | `scratch_bytes` | CPU | memory that each thread needs besides its stack |
+    | `assumed_disjoint` | CPU | pairs of arguments that this build takes not to overlap |
+
+    `compiled[grid](*args, stream=None)` launches it with arrays and numbers for all parameters; those of `tl.constexpr`
+    may be left out. It raises LaunchError for another number of arguments, and for arrays that overlap in a way that
+    this build does not expect, `out-of-resources` if the device cannot run it. `asm` raises KeyError for what this
+    target does not have.
+
+    Example:
+        >>> compiled = double.warmup(tessera.MockTensor(tl.float32), 5, BLOCK=8, grid=(1,))
+        >>> compiled.name, sorted(compiled.asm), compiled.metadata.num_warps, compiled.metadata.remarks
+        ('double', ['llir', 'object', 'source', 'tir'], 4, ())
+        >>> x = np.ones(5, np.float32)
+        >>> compiled[(1, 1, 1)](x, 5)
+        >>> x
+        array([2., 2., 2., 2., 2.], dtype=float32)
+        >>> compiled[(1, 1, 1)](x)
+        Traceback (most recent call last):
+        tessera.errors.LaunchError: error[launch]: kernel double takes 3 arguments, or 2 without those of...
+        >>> compiled.asm["ptx"]
+        Traceback (most recent call last):
+        KeyError: "Unknown key: 'ptx'"
+    """
 
     # What only this process can use lies outside of `__dict__`, which TorchInductor pickles and fills again.
     __slots__ = ("__dict__", "__weakref__", "_run", "launcher")

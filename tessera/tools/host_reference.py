@@ -24,7 +24,10 @@ SETUP = """\
 ...     tl.store(x + i, tl.load(x + i, mask=i < n) * 2, mask=i < n)
 """
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Kernels": ("jit", "JITFunction", "compile", "aggregate", "constexpr_function", "must_use_result"),
+    "Kernels": (
+        "jit", "JITFunction", "compile", "compiler.CompiledKernel", "aggregate", "constexpr_function",
+        "must_use_result",
+    ),
     "Meta-parameters": ("autotune", "Config", "heuristics", "cdiv", "next_power_of_2"),
     "Arguments": (
         "tools.tensor_descriptor.TensorDescriptor", "tools.ragged_tma.create_ragged_descriptor", "reinterpret",
@@ -33,6 +36,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Compiling in the background": ("AsyncCompileMode", "FutureKernel"),
     "Testing and timing": ("testing.assert_close", "testing.do_bench", "testing.perf_report"),
 }  # fmt: skip
+
+
+RETURNED = {"compiler.CompiledKernel"}  # by other functions: nobody calls the class
 
 
 def documented(name: str) -> Any:
@@ -46,7 +52,13 @@ def entry(name: str) -> list[str]:
     found = documented(name)
     signature = re.sub(r"'([^']*)'", r"\1", str(inspect.signature(found)))
     text, _, example = (inspect.getdoc(found) or "").partition("\n\nExample:\n")
-    lines = [f"### {name}", "", f"`{name}{signature}`", "", text, ""]
+    lines = [
+        f"### {name}",
+        "",
+        *([] if name in RETURNED else [f"`{name}{signature}`", ""]),
+        text,
+        "",
+    ]
     return [*lines, "```python", *inspect.cleandoc("\n" + example).splitlines(), "```", ""]
 
 

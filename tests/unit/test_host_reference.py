@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import re
 from pathlib import Path
 
 import pytest
 
 import tessera
+import tessera.language as tl
+from tessera.backends.compiler import GPUTarget
+from tessera.compiler import ASTSource, CompiledKernel
+from tessera.compiler.kernel import AsmDict
 from tessera.config import knobs
 from tessera.runtime.driver import driver
 from tessera.tools import host_reference as reference
+
+
+@tessera.jit
+def nothing(x):
+    tl.store(x, 1.0)
+
 
 NAMES = [name for names in reference.SECTIONS.values() for name in names]
 
@@ -42,6 +53,33 @@ def test_every_name_of_the_package_is_there() -> None:
         and not (inspect.isclass(found) and issubclass(found, BaseException))  # in docs/errors.md
     } - set(NAMES)
     assert missing == {"KernelInterface"}  # what others derive from
+
+
+@pytest.mark.parametrize(
+    "target", [GPUTarget("cpu", "avx2", 1), GPUTarget("cuda", 90, 32)], ids=["cpu", "gpu"]
+)
+def test_what_is_said_of_compiled_kernels_is_there(target: GPUTarget) -> None:
+    made = tessera.compile(ASTSource(nothing, {"x": "*fp32"}), target=target)
+    text = inspect.getdoc(CompiledKernel) or ""
+    attributes, asm, metadata = re.split(r"\| `asm\[…\]`|\| `metadata\.…`", text)
+    where = {"all", "CPU" if target.backend == "cpu" else "GPU"}
+    for table, known in ((asm, AsmNames(made.asm)), (metadata, made.metadata._fields)):
+        rows = re.findall(r"^\| (`.*`) \| (\w+) \| .* \|$", table, re.MULTILINE)
+        names = {n for cell, part in rows if part in where for n in re.findall(r"\w+", cell)}
+        assert len(names) >= 5 and [n for n in names if n not in known] == []
+    cells = re.findall(r"^\| (`.*`) \| .* \|$", attributes, re.MULTILINE)
+    names = {n for cell in cells for n in re.findall(r"\w+", cell)}
+    assert names <= {*dir(made), *CompiledKernel.__annotations__} and len(names) >= 10
+
+
+class AsmNames:
+    """What `asm` gives; not every machine has a disassembler for `sass`."""
+
+    def __init__(self, asm: AsmDict):
+        self.asm = asm
+
+    def __contains__(self, name: str) -> bool:
+        return name == "sass" or bool(self.asm[name])
 
 
 def test_the_file_is_up_to_date() -> None:

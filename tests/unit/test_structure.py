@@ -75,7 +75,7 @@ MOST_LINES = {
     "frontend": 7030,
     "interp": 1815,
     "backends": 21660,  # with the native subset, which made `runtime` smaller, quotas of control groups, types
-    "compiler": 1870,  # with the printer of kernels as source
+    "compiler": 1900,  # with the printer of kernels as source, and what a compiled kernel offers
     "runtime": 8600,  # docstrings of the host API have examples, too
     "compat": 1500,
     "tools": 2450,
