@@ -1,15 +1,13 @@
-"""Writes docs/errors.md from `tessera.errors`: `python -m tessera.tools.error_catalogue > docs/errors.md`."""
+"""Writes docs/errors.md from `tessera.errors` (`pages.py`)."""
 
 from __future__ import annotations
-
-import sys
 
 from tessera import errors
 
 INTRODUCTION = """\
 # Error catalogue
 
-Generated from `tessera/errors/` by `python -m tessera.tools.error_catalogue`.
+Generated from `tessera/errors/` by `python -m tessera.tools.pages errors`.
 
 Everything tessera raises on purpose derives from `TesseraError`. Its text starts with `error[CODE]`, shows the source
 line with carets for the whole chain of inlined calls, and ends with what to do. An error of a kernel derives from
@@ -50,7 +48,3 @@ def render() -> str:
     for kind in catalogue():
         lines += entry(kind)
     return "\n".join(lines).rstrip() + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(render())

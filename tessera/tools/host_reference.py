@@ -1,6 +1,4 @@
-"""Writes docs/host.md: every name of the host API with its signature, docstring and examples.
-
-    python3 -m tessera.tools.host_reference [docs/host.md]
+"""Writes docs/host.md: every name of the host API with its signature, docstring and examples (`pages.py`).
 
 The examples are those of Python's doctest, each after SETUP; tests run them.
 """
@@ -9,9 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 SETUP = """\
@@ -62,11 +58,11 @@ def entry(name: str) -> list[str]:
     return [*lines, "```python", *inspect.cleandoc("\n" + example).splitlines(), "```", ""]
 
 
-def document() -> str:
+def render() -> str:
     """The text of docs/host.md."""
     lines = [
         "# The host API", "",
-        "Written by `python3 -m tessera.tools.host_reference` from the docstrings. Tests run every example on the CPU,",
+        "Written by `python -m tessera.tools.pages host` from the docstrings. Tests run every example on the CPU,",
         "each after", "", "```python", *SETUP.splitlines(), "```", "",
         "Errors by name are those of the [catalogue](errors.md), launch options and other switches those of",
         "[knobs.md](knobs.md). The language inside of kernels is in [language.md](language.md).", "",
@@ -76,7 +72,3 @@ def document() -> str:
         for name in names:
             lines += entry(name)
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1] if len(sys.argv) > 1 else "docs/host.md").write_text(document(), "utf-8")

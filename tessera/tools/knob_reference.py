@@ -1,16 +1,14 @@
 # ruff: noqa: E501  rows of tables
-"""Writes docs/knobs.md from `tessera.config`: `python -m tessera.tools.knob_reference > docs/knobs.md`."""
+"""Writes docs/knobs.md from `tessera.config` (`pages.py`)."""
 
 from __future__ import annotations
-
-import sys
 
 from tessera.config import ABSENT_GROUPS, Group, Knobs
 
 INTRODUCTION = """\
 # Knobs
 
-Generated from `tessera/config/` by `python -m tessera.tools.knob_reference`.
+Generated from `tessera/config/` by `python -m tessera.tools.pages knobs`.
 
 `tessera.knobs.GROUP.NAME` reads the value assigned from Python, else the environment's, at each read, else the default;
 where several variables are named the first one that is set counts. Assigning also writes the first variable, for child
@@ -62,7 +60,3 @@ def render() -> str:
     lines += [f"| `{title}.*` | {why} |" for title, why in ABSENT_GROUPS.items()]
     lines += [f"| `{g.title}.{name}` | {why} |" for g in groups for name, why in g.absent().items()]
     return "\n".join([*lines, "", VARIABLES])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(render())

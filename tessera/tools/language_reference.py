@@ -1,17 +1,12 @@
-"""Writes docs/language.md: every operation of the language with signature, docstring, an example and its result.
-
-    python3 -m tessera.tools.language_reference [--check] [docs/language.md]
-
-`--check` exits with 1 if the file is not what would be written. Results come from the interpreter.
+"""Writes docs/language.md: every operation of the language with signature, docstring, an example and its result
+(`pages.py`). Results come from the interpreter.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import tessera.language as tl
@@ -129,11 +124,11 @@ def accuracy() -> list[str]:
     return lines + ["| " + " | ".join(row.split()) + " |" for row in ACCURACY.splitlines()]
 
 
-def document() -> str:
+def render() -> str:
     """The text of docs/language.md."""
     lines = [
         "# The language", "",
-        "Written by `python3 -m tessera.tools.language_reference` from the docstrings. Every example runs in the tests",
+        "Written by `python -m tessera.tools.pages language` from the docstrings. Every example runs in the tests",
         "on the interpreter and on the CPU, and what is said to raise an error raises it there. An example sets `r`,",
         "whose dtype, shape and elements the comment says. It is the body of a kernel that begins with", "",
         "```python", *SETUP.splitlines(),
@@ -147,18 +142,3 @@ def document() -> str:
     lines += ["## Accuracy", "", *accuracy(), ""]
     lines += ["## libdevice", "", *parts(tl.extra.libdevice), *libdevice(), ""]
     return "\n".join(lines)
-
-
-def main(args: list[str]) -> int:
-    check = "--check" in args
-    paths = [a for a in args if not a.startswith("--")]
-    path = Path(paths[0] if paths else "docs/language.md")
-    text = document()
-    if check:
-        return 0 if path.exists() and path.read_text(encoding="utf-8") == text else 1
-    path.write_text(text, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

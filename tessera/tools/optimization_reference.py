@@ -1,16 +1,14 @@
 # ruff: noqa: E501  rows of tables
-"""Writes docs/optimizations.md from the table of optimisations: `python -m tessera.tools.optimization_reference`."""
+"""Writes docs/optimizations.md from the table of optimisations (`pages.py`)."""
 
 from __future__ import annotations
-
-import sys
 
 from tessera.config.optimizations import OPTIMIZATIONS, Optimization
 
 INTRODUCTION = """\
 # Optimisations
 
-Generated from `tessera/config/optimizations.py` by `python -m tessera.tools.optimization_reference > docs/optimizations.md`.
+Generated from `tessera/config/optimizations.py` by `python -m tessera.tools.pages optimizations`.
 
 Each transformation that a right result does not need has a name. `TESSERA_DISABLE=name,...` (`all`: every one) leaves
 it out, and so does the option `disable_optimizations="name,..."` of a launch or an autotuner's config. What is not listed
@@ -48,7 +46,3 @@ def render() -> str:
             ]
             lines += [*rows, ""]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(render())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import inspect
 import re
-from pathlib import Path
 
 import pytest
 
@@ -80,10 +79,3 @@ class AsmNames:
 
     def __contains__(self, name: str) -> bool:
         return name == "sass" or bool(self.asm[name])
-
-
-def test_the_file_is_up_to_date() -> None:
-    path = Path(__file__).parents[2] / "docs" / "host.md"
-    assert path.read_text("utf-8") == reference.document(), (
-        "run python3 -m tessera.tools.host_reference"
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,11 +94,3 @@ def test_every_operation_is_in_the_reference():
         module = reference.operation(owner)
         held = {f"{owner}.{n}" for n, x in vars(module).items() if isinstance(x, Builtin)}
         assert held <= set(NAMES)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_the_file_is_up_to_date():
-    path = Path(__file__).parents[2] / "docs" / "language.md"
-    assert path.read_text() == reference.document(), (
-        "run python3 -m tessera.tools.language_reference"
-    )

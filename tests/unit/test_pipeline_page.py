@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
-from tessera.tools.pipeline_page import NOTES, OLDER_NOTES, change, render, shortened, walk
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "pipeline.md"
-
-
-def test_the_page_is_up_to_date():
-    command = "python -m tessera.tools.pipeline_page > docs/pipeline.md"
-    assert PAGE.read_text("utf-8") == render(), f"run: {command}"
+from tessera.tools.pipeline_page import NOTES, OLDER_NOTES, change, shortened, walk
 
 
 def test_there_is_a_note_for_each_run_of_each_pass():
