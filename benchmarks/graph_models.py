@@ -42,6 +42,7 @@ from record import Row  # noqa: E402
 RIVALS = ("tessera", "inductor")
 GROUPS = {"library": LIBRARY, "families": FAMILIES, "all": LIBRARY + FAMILIES}
 MODES, DTYPES = ("training", "inference"), ("float32", "bfloat16")
+SLOWER = 1.1  # of Inductor's time: such steps are taken apart
 Asked = tuple[str, str, str]  # model, mode, dtype
 
 # What a table says, in which unit, from which figure of a case, and what makes its unit of that.
@@ -200,6 +201,17 @@ def show(case: dict[str, Any], rows: list[Row]) -> None:
     )
 
 
+def lost(cases: list[dict[str, Any]]) -> None:
+    """What the GPU computes longest in the steps that take longer than Inductor's."""
+    for case in cases:
+        times = case.get("gpu_us", {})
+        if times.get("tessera", 0) > SLOWER * times.get("inductor", math.inf):
+            print(f"\n{case['model']}, {case['mode']}, {case['dtype']}: {times}")
+            for who in RIVALS:
+                for name, us, count in case["slowest"][who]:
+                    print(f"    {who:9} {us:9.1f} µs {count:5g} launches of {name}")
+
+
 def geomean(values: Iterable[float]) -> float:
     logs = [math.log(v) for v in values if v > 0]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
@@ -241,7 +253,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--jobs", type=int, default=max(1, len(os.sched_getaffinity(0)) // 2))
     parser.add_argument("--seconds", type=float, default=math.inf, help="for all of it")
-    parser.add_argument("--case-seconds", type=float, default=90, help="for a case")
+    parser.add_argument("--case-seconds", type=float, default=150, help="for a case")
     parser.add_argument("--warm", action="store_true", help="time a compile from the disk's caches")
     record.add_arguments(parser)
     return parser.parse_args()
@@ -284,6 +296,7 @@ def main() -> None:
             show(case, mine)
         for worker in list(crew.workers):
             crew.stop(worker)
+    lost(found)
     summary(rows)
     finish(args, crew, queue, found, rows, time.monotonic() - begin)
 

@@ -33,6 +33,7 @@ from tessera.graph.torch_records import recording
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}  # those of benchmarks/inductor
 PERTURBED = 8
 TRACED = 4  # steps in a trace
+SLOWEST = 6  # functions that are named
 SAMPLE_S = 0.004  # a timed sample takes about so long
 MARK = "spin_kernel"  # what the GPU runs between the steps of two programs in a trace
 CALLS = re.compile(
@@ -50,7 +51,7 @@ def prepare(device: str) -> None:
         with caches():
             torch.compile(lambda x: torch.softmax(x @ x, -1).sum(), backend=backend)(x).backward()
     if device == "cuda":
-        gpu_times({"nobody": lambda: x * x})
+        gpu_sums(traced({"nobody": lambda: x * x}), ["nobody"])
 
 
 def measure(
@@ -104,7 +105,7 @@ def measure(
             trace = traced(steps) if device == "cuda" else None
         try:
             if trace is not None:
-                row["gpu_us"], row["launched"] = gpu_sums(trace, list(steps))
+                row.update(gpu_sums(trace, list(steps)))
         except ValueError as error:
             row["failed"]["trace"] = str(error)
     del steps, case, eager, step
@@ -121,18 +122,27 @@ def numbers(found: Sequence[Any]) -> list[Any]:
 
 
 class Reference:
-    """Eager in fp32 with the same weights, as benchmarks/inductor has it."""
+    """Eager with the same weights in a wider type: fp32 as in benchmarks/inductor, for models in fp32 fp64."""
 
     def __init__(self, name: str, mode: str, dtype: str, device: str):
-        kind = getattr(torch, dtype)
-        case = model_cases.made(name, mode, kind, device)
-        case.module = copy.deepcopy(case.module).float()
-        wide = torch.utils._pytree.tree_map(
-            lambda x: x.float() if x.is_floating_point() else x, (case.args, case.kwargs)
+        self.kind = getattr(torch, dtype)
+        self.case = self.widened(
+            name, mode, device, torch.float64 if dtype == "float32" else torch.float32
         )
-        case.args, case.kwargs = wide
-        self.case, self.kind = case, kind
-        self.exact = numbers(case.step(case.module)())
+        try:
+            found = self.case.step(self.case.module)()
+        except RuntimeError:  # a model that names a type
+            self.case = self.widened(name, mode, device, torch.float32)
+            found = self.case.step(self.case.module)()
+        self.exact = numbers(found)
+
+    def widened(self, name: str, mode: str, device: str, wide: Any) -> model_cases.Case:
+        case = model_cases.made(name, mode, self.kind, device)
+        case.module = copy.deepcopy(case.module).to(wide)
+        case.args, case.kwargs = torch.utils._pytree.tree_map(
+            lambda x: x.to(wide) if x.is_floating_point() else x, (case.args, case.kwargs)
+        )
+        return case
 
     def rounding(self) -> float:
         """How far the numbers move when weights change in their last place: networks jump where a ReLU turns."""
@@ -150,7 +160,7 @@ class Reference:
 
 def judged(row: dict[str, Any], dtype: str, reference: Reference) -> tuple[dict[str, bool], float]:
     """Who is right by the rule of benchmarks/inductor: no further from eager than the tolerance or than eager moves by
-    rounding, or no further from fp32 than 1.2 times eager; and that move, 0 where nobody asked for it."""
+    rounding, or no further from the wider type than 1.2 times eager; and that move, 0 where nobody asked for it."""
     rounding, right = 0.0, {}
     for who, apart in row["apart"].items():
         good = apart <= TOLERANCE[dtype] or row["error"][who] <= 1.2 * row["error"]["eager"]
@@ -236,10 +246,6 @@ def step_times(
     return {who: 1e3 * statistics.median(t) for who, t in times.items()}
 
 
-def gpu_times(steps: dict[str, Callable[[], Any]]) -> tuple[dict[str, float], dict[str, int]]:
-    return gpu_sums(traced(steps), list(steps))
-
-
 def traced(steps: dict[str, Callable[[], Any]]) -> profile:
     """A trace of TRACED steps of each program, with a mark before each."""
     torch.cuda.synchronize()
@@ -252,9 +258,9 @@ def traced(steps: dict[str, Callable[[], Any]]) -> profile:
     return found
 
 
-def gpu_sums(trace: profile, programs: list[str]) -> tuple[dict[str, float], dict[str, int]]:
+def gpu_sums(trace: profile, programs: list[str]) -> dict[str, dict[str, Any]]:
     """By program: microseconds that the GPU computes in a step (the sum of its launches' medians over the steps, if
-    all steps launch the same), and launches, copies and fills among them."""
+    all steps launch the same); launches, copies and fills among them; the slowest functions with their launches."""
     assert trace.profiler is not None and trace.profiler.kineto_results is not None
     events: list[Any] = [
         e
@@ -262,20 +268,30 @@ def gpu_sums(trace: profile, programs: list[str]) -> tuple[dict[str, float], dic
         if e.device_type() == DeviceType.CUDA
         and not (e.is_user_annotation() or e.name().endswith("Sync"))
     ]
-    parts: list[list[float]] = []
+    parts: list[list[tuple[str, float]]] = []
     for e in sorted(events, key=lambda e: e.start_ns()):
         if MARK in e.name():
             parts.append([])
         elif parts:
-            parts[-1].append(e.duration_ns() / 1e3)
-    times: dict[str, float] = {}
-    launched: dict[str, int] = {}
-    for who, found in zip(programs, parts, strict=True):
-        count, odd = divmod(len(found), TRACED)
-        launched[who] = count
-        steps = [sum(statistics.median(found[i::count]) for i in range(count))] if count else [0.0]
-        times[who] = sum(found) / TRACED if odd else steps[0]
-    return times, launched
+            parts[-1].append((e.name(), e.duration_ns() / 1e3))
+    found: dict[str, dict[str, Any]] = {"gpu_us": {}, "launched": {}, "slowest": {}}
+    for who, launches in zip(programs, parts, strict=True):
+        count, odd = divmod(len(launches), TRACED)
+        times = [us for _, us in launches]
+        medians = sum(statistics.median(times[i::count]) for i in range(count))
+        found["gpu_us"][who] = sum(times) / TRACED if odd else medians
+        found["launched"][who] = count
+        found["slowest"][who] = slowest(launches)
+    return found
+
+
+def slowest(launches: Sequence[tuple[str, float]]) -> list[tuple[str, float, float]]:
+    """(name, microseconds and launches in a step) of the functions that take most time."""
+    of: dict[str, list[float]] = {}
+    for name, us in launches:
+        of.setdefault(name[:90], []).append(us)
+    found = [(name, sum(t) / TRACED, len(t) / TRACED) for name, t in of.items()]
+    return sorted(found, key=lambda f: -f[1])[:SLOWEST]
 
 
 def device_name(device: str) -> str:

@@ -25,11 +25,10 @@ RESOLUTION = {torch.float32: 3e-5, torch.bfloat16: 3e-2, torch.float64: 1e-9}
 
 
 def loss_of(out: Any) -> Any:
-    return (
-        out
-        if not out.dim()
-        else (out * torch.linspace(-1, 1, out.numel()).view(out.shape).to(out.dtype)).sum()
-    )
+    if not out.dim():
+        return out
+    weights = torch.linspace(-1, 1, out.numel(), device=out.device)
+    return (out * weights.view(out.shape).to(out.dtype)).sum()
 
 
 def trained(
