@@ -1,10 +1,11 @@
 """Times functions without matrix products under torch.compile on a GPU: this backend, Inductor and eager.
 
-    python benchmarks/graph_fused.py [--only sums] [--rounds 9] [--json FILE]
+    python benchmarks/graph_fused.py [--only sums] [--rounds 9] [--tiling step=2048,part=1024] [--json FILE]
 
 The time is that of a CUDA graph of 20 calls, divided by 20: no host time is in it, and inputs of less than 60 MB stay
 in the L2. The three run in random turn, medians count; ratios above 1 mean that tessera is better. The last column is
-the share of the memory's bandwidth for what must be read and written at least.
+the share of the memory's bandwidth for what must be read and written at least. `--tiling` tries other numbers than
+those that `tessera/graph/executable.py` has for GPUs.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -15,6 +16,7 @@ import random
 import statistics
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ import record  # noqa: E402
 from record import Row  # noqa: E402
 
 import tessera.torch  # noqa: E402, F401  registers the backend
+from tessera.graph import executable  # noqa: E402
 
 BACKENDS = {"tessera": "tessera", "compiled": "inductor", "torch": None}
 CALLS = 20
@@ -59,6 +62,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], int, tuple[tuple[int, int], ...]]
     "transposed sum": (lambda x, y: x + y.t(), 2, ((4096, 4096),)),
     "cumulative sum": (lambda x: x.cumsum(-1), 1, ((512, 2048), (64, 50000))),
 }  # fmt: skip
+
+
+def tile_by(fields: str) -> None:
+    """Let kernels be tiled by these numbers ("step=2048,part=1024") from now on."""
+    numbers = {name: int(n) for name, n in (f.split("=") for f in fields.split(",") if f)}
+    given = executable.machine_of
+    executable.machine_of = lambda target: replace(given(target), **numbers)
 
 
 def recorded(call: Callable[[], Any]) -> Any:
@@ -101,8 +111,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--tiling", default="")
     record.add_arguments(parser)
     args = parser.parse_args()
+    tile_by(args.tiling)
     rows: list[Row] = []
     for name, (function, count, shapes) in FUNCTIONS.items():
         for shape in shapes if args.only in name else ():

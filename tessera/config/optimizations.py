@@ -103,6 +103,14 @@ _GRAPHS = (
         "graph/split.py", "tests/unit/test_graph_split.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
     ),
     _row(
+        "graph-split-scans", "gpu", "scans parts of long rows, each from what the parts before it come to, where rows are few", "known lengths; each element needs the scan at its own place alone; sums change their order",
+        "graph/split_scan.py", "tests/unit/test_graph_split_scan.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
+    ),
+    _row(
+        "graph-sum-moments", "cpu gpu", "sums a row for its mean, then the squares of what is left, where a program holds the row", "the reduction is Welford's, of numbers one by one; sums change their order",
+        "graph/moments.py", "tests/unit/test_graph_moments.py, tests/fuzz/test_graphs_keep_meaning.py", unit="reduction",
+    ),
+    _row(
         "graph-join-gradients", "cpu", "computes all gradients of attention by one program for each head of keys", "sums in memory are of the type that is added up; no two programs add to one element", "graph/split_attention.py", "tests/unit/test_graph_attention_grads.py", unit="op",
     ),
 )  # fmt: skip

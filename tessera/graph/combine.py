@@ -57,6 +57,49 @@ def simple(kind: str, elem: dtype) -> tuple[Combine, tuple[int | float | bool, .
     return lambda b, x, y: [b.emit(make(x[0], y[0]))], (identity(kind, elem),)
 
 
+COMMUTATIVE = (AddOp, MulOp, MaxOp, MinOp, AndOp, OrOp, XorOp)
+
+
+class Functions:
+    """Numbers what regions compute, equal functions of equal arguments alike, however their ops are ordered."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+
+    def of(self, block: Block, order: Sequence[int]) -> list[int]:
+        """What a region yields if its argument k is number `order[k]`."""
+        known = {a: self._number(("argument", k)) for a, k in zip(block.args, order, strict=True)}
+        for op in block:
+            operands = [known[v] for v in op.operands]
+            if isinstance(op, YieldOp):
+                return operands
+            if isinstance(op, COMMUTATIVE):
+                operands.sort()
+            attrs = tuple((name, repr(op.attrs[name])) for name in sorted(op.attrs))
+            for r in op.results:
+                known[r] = self._number((type(op), r.index, r.type, attrs, *operands))
+        raise AssertionError("a block of a combination ends in a yield")
+
+    def _number(self, key: object) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+
+def is_commutative(block: Block) -> bool:
+    """Whether a region is seen to compute the same of two sets of values in either order."""
+    functions, n = Functions(), len(block.args)
+    order = range(n)
+    return functions.of(block, order) == functions.of(block, [*order[n // 2 :], *order[: n // 2]])
+
+
+def is_welford(block: Block) -> bool:
+    """Whether a region is that of `welford`."""
+    types = [a.type for a in block.args[: len(block.args) // 2]]
+    if len(types) != 3 or len(set(types)) != 1 or not types[0].is_floating():
+        return False
+    functions, order = Functions(), range(6)
+    return functions.of(block, order) == functions.of(region_of(types, welford), order)
+
+
 def identity(kind: str, elem: dtype) -> int | float | bool:
     """The number that changes nothing."""
     if kind in ("max", "min"):

@@ -209,6 +209,19 @@ def _at_least(x: Array, depth: int) -> Array:
 
 # --- meanings ---------------------------------------------------------------------------------------------------
 def _loop(m: _Machine, op: LoopOp, depth: int) -> list[Any]:
+    made = _iterations(m, op, depth)
+    return [_behind(m, op, k, x, depth) if op.is_joined(k) else x for k, x in enumerate(made)]
+
+
+def _behind(m: _Machine, op: LoopOp, k: int, x: Array, depth: int) -> Array:
+    """What the last index has made, behind each other."""
+    at = depth + len(op.extents) - 1
+    (size,) = m.extents(op.joined[k : k + 1])
+    joined = x.reshape(*x.shape[:at], x.shape[at] * x.shape[at + 1], *x.shape[at + 2 :])
+    return joined[(slice(None),) * at + (slice(size),)]
+
+
+def _iterations(m: _Machine, op: LoopOp, depth: int) -> list[Array]:
     extents = m.extents(op.extents)
     work = _work(m, op)
     if depth or not extents or work <= CHUNK or extents[0] < 2:

@@ -70,8 +70,11 @@ def _check_indices(op: Op, block: Block, extents: Sequence[Size]) -> None:
     )
 
 
-def _spread(extents: Sequence[Size], t: Any) -> TensorType:
-    """The type of what a loop makes of a value that its body yields."""
+def _spread(extents: Sequence[Size], t: Any, joined: Size = 0) -> TensorType:
+    """The type of what a loop makes of a value that its body yields. `joined`: unless 0, what the last extent and the
+    first one of a tensor become together."""
+    if joined != 0:
+        return TensorType((*extents[:-1], joined, *t.shape[1:]), t.elem, device=t.device)
     if isinstance(t, TensorType):
         return TensorType((*extents, *t.shape), t.elem, device=t.device)
     return TensorType(extents, t)
@@ -81,17 +84,32 @@ class LoopOp(GraphOp, opcode="graph.loop"):
     """A parallel nest: the body runs for each index tuple below `extents`, in any order.
 
     Each scalar that the body yields becomes a tensor of shape `extents`, a tensor of shape s one of `extents` + s.
-    No extents: the body runs once, for tensors without dimensions."""
+    No extents: the body runs once, for tensors without dimensions.
+
+    `joined`: empty, or a size for each result. Where it is not 0, the last index and the first dimension of the tensor
+    that the body yields are one dimension of the result, of this size: what lies behind its end is left out. So parts
+    of a row, of which the last one is shorter, are written where the row lies."""
 
     extents: tuple[Size, ...] = attr()
+    joined: tuple[Size, ...] = attr(default=())
     body: Block = region()
 
     def value_types(self) -> Sequence[Any]:
-        return [_spread(self.extents, v.type) for v in yielded(self.body)]
+        values = yielded(self.body)
+        sizes = self.joined or (0,) * len(values)
+        return [_spread(self.extents, v.type, n) for v, n in zip(values, sizes, strict=True)]
+
+    def is_joined(self, k: int) -> bool:
+        """Whether the last index is part of a dimension of result k."""
+        return bool(self.joined) and self.joined[k] != 0
 
     def verify(self) -> None:
         _yields(self, self.body)
         _check_indices(self, self.body, self.extents)
+        given = zip(yielded(self.body), self.joined, strict=False)
+        tensors = all(isinstance(v.type, TensorType) for v, n in given if n != 0)
+        ok = not self.joined or (tensors and len(self.joined) == len(self.results))
+        require(ok and (self.extents or not self.joined), self, "joined sizes do not fit")
 
 
 class _Mapped(GraphOp):

@@ -18,6 +18,7 @@ from tessera.graph.expand_scatter import expand_scatters_of
 from tessera.graph.expand_sort import expand_sorts_of
 from tessera.graph.index import IndexMap, dim
 from tessera.graph.lift import lift_scans
+from tessera.graph.moments import take_moments_twice
 from tessera.graph.ops import (
     AttentionBase,
     AttentionGradOp,
@@ -36,6 +37,7 @@ from tessera.graph.plan import Extern, Interpret, Launch, Plan, View, captured, 
 from tessera.graph.products import products_of
 from tessera.graph.split import split_reductions
 from tessera.graph.split_attention import split_attention
+from tessera.graph.split_scan import split_scans
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Op, Value, print_op
 from tessera.ops import FuncOp, YieldOp
@@ -70,6 +72,8 @@ class Planner:
         expand_scatters_of(function.body)
         self.products, self.inside = products_of(function.body, machine)
         split_reductions(function, machine)
+        split_scans(function, machine)
+        take_moments_twice(function, machine)
         split_attention(function, machine)
         results = list(function.body.terminator.operands)
         self.plan = Plan(list(function.body.args), results, [], {})

@@ -98,7 +98,7 @@ def _partial_loop(
     made: list[Value] = []
     for x in op.body:
         if isinstance(x, ReduceOp):
-            made += _part(b, x, mapping, part, each, total)
+            made += part_of(b, x, mapping, part, each, total)
         elif not isinstance(x, YieldOp) and all(
             v in mapping or v.block is not op.body for v in x.operands
         ):
@@ -111,10 +111,25 @@ def _partial_loop(
     return loop
 
 
-def _part(
+def part_of(
     b: Builder, op: ReduceOp, mapping: dict[Value, Value], part: Value, each: int, total: int
 ) -> Sequence[Value]:
     """The reduction of one part of an extent; what lies behind the extent counts as the identity."""
+    body = part_body(op, mapping, part, each, total, op.identities)
+    regions = [body, op.combine.clone(dict(mapping))]
+    return b.insert(ReduceOp(extents=(each,), identities=op.identities, regions=regions)).results
+
+
+def part_body(
+    op: LoopOp | CombiningOp,
+    mapping: dict[Value, Value],
+    part: Value,
+    each: int,
+    total: int,
+    outside: Sequence[int | float | bool] = (),
+) -> Block:
+    """The body of a nest for element c of a part: nothing is loaded behind the end of the extent, and `outside` is
+    what the body yields there, where that matters."""
     body = Block([int64], names=["c"])
     inner = Builder(body)
     place = dim(0) * each + dim(1)
@@ -133,16 +148,15 @@ def _part(
         if inside is not None:
             _mask_loads(new, inside)
     values = [at.get(v, v) for v in yielded(op.body)]
-    if inside is not None:
+    if inside is not None and outside:
         values = [
             inner.emit(
                 arith.SelectOp(inside, v, inner.emit(arith.ConstOp(value=n, results=[v.type])))
             )
-            for v, n in zip(values, op.identities, strict=True)
+            for v, n in zip(values, outside, strict=True)
         ]
     inner.insert(YieldOp(values))
-    regions = [body, op.combine.clone(dict(mapping))]
-    return b.insert(ReduceOp(extents=(each,), identities=op.identities, regions=regions)).results
+    return body
 
 
 def _index(b: Builder, indices: Sequence[Value], e: Expr) -> Value:

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from tessera.dtypes import int64
 from tessera.graph.index import Dim, Expr, Ranges, dim, expr, simplify, sym
-from tessera.graph.ops import CombiningOp, IndexOp, LoadOp, LoopOp, ScatterOp, SortOp, ViewOp
+from tessera.graph.ops import (
+    CombiningOp,
+    IndexOp,
+    LoadOp,
+    LoopOp,
+    ScatterOp,
+    SortOp,
+    ViewOp,
+    yielded,
+)
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Op, Value
 from tessera.ops import arith
@@ -70,6 +79,14 @@ def offset_of(t: TensorType, coordinates: Sequence[Expr]) -> Expr:
     return total
 
 
+def place_of(op: Op, k: int, outer: Sequence[Expr], inner: Sequence[Expr]) -> list[Expr]:
+    """The coordinates in result k of a loop of what its body yields at `inner` for the indices `outer`."""
+    if not isinstance(op, LoopOp) or not op.is_joined(k):
+        return [*outer, *inner]
+    length = yielded(op.body)[k].type.shape[0]
+    return [*outer[:-1], outer[-1] * length + inner[0], *inner[1:]]
+
+
 class Accesses:
     """The accesses of a nest, found by a walk over its blocks. `ranges`: those of all indices."""
 
@@ -123,14 +140,12 @@ class Accesses:
             at = [index_expr(v, self._bound.get, self._unknown) for v in values[:n]]
             self._add(offset_of(op.base.type, at), op.base.type.elem.storage_bytes, True)
             return
-        for v, result in zip(values, op.results, strict=True):
+        for k, (v, result) in enumerate(zip(values, op.results, strict=True)):
             t: TensorType = result.type
-            inner = (
-                [self._index_of(n) for n in t.shape[len(outer) :]]
-                if isinstance(v.type, TensorType)
-                else []
-            )
-            self._add(offset_of(t, [*outer, *inner]), t.elem.storage_bytes, True)
+            shape = v.type.shape if isinstance(v.type, TensorType) else ()
+            inner = [self._index_of(n) for n in shape]
+            at = place_of(op, k, outer, inner)
+            self._add(offset_of(t, at), t.elem.storage_bytes, True)
 
     def _index_of(self, extent: Size) -> Expr:
         self.ranges.of[Dim(self._next)] = (0, extent - 1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tessera.dtypes import int32, int64
-from tessera.graph.emit.accesses import offset_of
+from tessera.graph.emit.accesses import offset_of, place_of
 from tessera.graph.emit.inner import InnerNest, Pass
 from tessera.graph.emit.nest import Nest
 from tessera.graph.emit.scopes import Scope
@@ -77,12 +77,8 @@ def _loop(nest: InnerNest, op: LoopOp, scope: Scope) -> dict[Value, Expr]:
     scalars = [(r, v) for r, v in zip(op.results, values, strict=True) if not _is_tensor(v)]
     made = [(r, nest.value(v, scope)) for r, v in scalars]
     for shape in dict.fromkeys(v.type.shape for v in values if _is_tensor(v)):
-        group = [
-            (r, v)
-            for r, v in zip(op.results, values, strict=True)
-            if _is_tensor(v) and v.type.shape == shape
-        ]
-        _rows(nest, group, at, scope, written)
+        group = [k for k, v in enumerate(values) if _is_tensor(v) and v.type.shape == shape]
+        _rows(nest, op, group, at, scope, written)
     for r, v in made:
         nest.store(r, at, v, scope)
         written[r] = nest.indices.by_parts(offset_of(r.type, at))
@@ -91,20 +87,26 @@ def _loop(nest: InnerNest, op: LoopOp, scope: Scope) -> dict[Value, Expr]:
 
 def _rows(
     nest: InnerNest,
-    group: Sequence[tuple[Value, Value]],
+    op: LoopOp,
+    group: Sequence[int],
     at: Sequence[Expr],
     scope: Scope,
     written: dict[Value, Expr],
 ) -> None:
-    """Store tensors that the nest yields for each index."""
-    index, coordinates = nest.space(group[0][1].type.shape)
+    """Store the results of these numbers: tensors of one shape that the nest yields for each index."""
+    values = yielded(op.body)
+    index, coordinates = nest.space(values[group[0]].type.shape)
 
     def step(p: Pass) -> None:
         here = scope.child(Block(), [], p.block, p.index)
-        made = [nest.element(v, coordinates, here) for _, v in group]
-        for (r, _), v in zip(group, made, strict=True):
-            nest.store(r, [*at, *coordinates], v, here)
-            written[r] = nest.indices.by_parts(offset_of(r.type, [*at, *coordinates]))
+        made = [nest.element(values[k], coordinates, here) for k in group]
+        for k, v in zip(group, made, strict=True):
+            r, place = op.results[k], place_of(op, k, at, coordinates)
+            inside = None
+            if op.is_joined(k):
+                inside = nest.below(place[len(at) - 1], op.joined[k])
+            nest.store(r, place, v, here, inside)
+            written[r] = nest.indices.by_parts(offset_of(r.type, place))
 
     nest.walk(index, step)
 

@@ -155,6 +155,13 @@ class Nest:
             self._bounds[key] = self.tiles.compare(at, "lt", self.extent(index.extent))
         return self._bounds[key]
 
+    def below(self, e: Expr, n: Size) -> Value | None:
+        """Where an index is below a size; None for everywhere."""
+        at = self.indices.by_parts(e)
+        if is_less(at, expr(n), self.indices.ranges):
+            return None
+        return self.tiles.compare(self.code.value(at, self.index_type), "lt", self.extent(n))
+
     def zero_outside(self, v: Value, index: Index, computed: bool = False) -> Value:
         """v, 0 where an index is out of range. A load that goes along the index is masked, and 0 there; what is the
         same along it is not, nor what is `computed` of loads."""
@@ -287,11 +294,18 @@ class Nest:
             return self.element(made, coordinates[n:], child)
         return self.value(made, child)
 
-    def store(self, result: Value, coordinates: Sequence[Expr], v: Value, scope: Scope) -> None:
+    def store(
+        self,
+        result: Value,
+        coordinates: Sequence[Expr],
+        v: Value,
+        scope: Scope,
+        mask: Value | None = None,
+    ) -> None:
         """Write an element of a result of the nest."""
         offset = self.indices.by_parts(offset_of(result.type, coordinates))
         parts = self.code.parts(offset, self.index_type)
-        self.write(self.arguments.of(result), parts, v, None, scope)
+        self.write(self.arguments.of(result), parts, v, mask, scope)
 
     def write(
         self,

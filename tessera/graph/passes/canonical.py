@@ -203,9 +203,16 @@ def copying_loop(op: LoopOp, rw: GraphRewriter) -> Sequence[Value] | None:
     same = x.type == result.type or (
         result.type.strides is None and x.type.device == result.type.device
     )
-    if not same or x.type.shape != result.type.shape or _needs_own(result):
+    if not same or x.type.shape != result.type.shape:
         return None
-    return [x]
+    return [x] if not _needs_own(result) or _stands_for(x, result) else None
+
+
+def _stands_for(x: Value, copy: Value) -> bool:
+    """Whether a tensor may take the place of a copy of it: a loop has made it where the copy would lie, and nobody
+    else gets it but to read it."""
+    a, b = x.type, copy.type
+    return isinstance(x.op, LoopOp) and a.all_strides == b.all_strides and not _needs_own(x)
 
 
 def _needs_own(v: Value) -> bool:
