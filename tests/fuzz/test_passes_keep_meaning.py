@@ -26,6 +26,7 @@ from tessera.ir import (
 )
 from tessera.ir.passes import PASSES
 from tessera.ops import (
+    AbsOp,
     AddOp,
     AddPtrOp,
     AndOp,
@@ -38,13 +39,17 @@ from tessera.ops import (
     DivOp,
     DotOp,
     ExpandDimsOp,
+    ExpOp,
+    FloorOp,
     ForOp,
     FuncOp,
     IfOp,
     LoadOp,
+    LogOp,
     MaxOp,
     MinOp,
     MulOp,
+    NegOp,
     OrOp,
     ReduceOp,
     RemOp,
@@ -53,7 +58,9 @@ from tessera.ops import (
     SelectOp,
     ShlOp,
     ShrOp,
+    SinOp,
     SplatOp,
+    SqrtOp,
     StoreOp,
     SubOp,
     TransOp,
@@ -69,6 +76,8 @@ KINDS = (int32, uint32, float32, int1)
 SHAPES: tuple[tuple[int, ...], ...] = ((), (N,), (N, N))
 ANY = (AddOp, SubOp, MulOp, DivOp, RemOp, MinOp, MaxOp)
 INTEGER = (AndOp, OrOp, XorOp)
+UNARY = (NegOp, AbsOp)
+FLOAT_UNARY = (ExpOp, LogOp, SqrtOp, SinOp, FloorOp)
 Pool = list[Value]
 
 
@@ -116,8 +125,8 @@ class Generator:
     # --- ops ----------------------------------------------------------------------------------------------
     def ops(self, pool: Pool, count: int, depth: int) -> None:
         makers: list[Callable[[Pool], Value | None]] = [
-            self.binary, self.binary, self.binary, self.shift, self.compare, self.select, self.cast, self.shape,
-            self.shape, self.load, self.reduce, self.dot,
+            self.unary, self.binary, self.binary, self.binary, self.shift, self.compare, self.select, self.cast,
+            self.shape, self.shape, self.load, self.reduce, self.dot,
         ]  # fmt: skip
         for _ in range(self.rng.randrange(1, count)):
             if depth and self.rng.random() < 0.25:
@@ -130,6 +139,14 @@ class Generator:
                 pool.append(made)
             if self.rng.random() < 0.1:
                 self.store(self.rng.choice(pool), pool)
+
+    def unary(self, pool: Pool) -> Value:
+        """Often twice: `neg (neg x)`."""
+        kind = self.rng.choice([int32, uint32, float32])
+        x = self.pick(pool, typed(self.rng.choice(SHAPES), kind))
+        cls = self.rng.choice((*UNARY, *FLOAT_UNARY) if kind is float32 else UNARY)
+        y = self.b.emit(cls(x))
+        return self.b.emit(cls(y)) if self.rng.random() < 0.3 else y
 
     def binary(self, pool: Pool) -> Value:
         x = self.pick(pool)

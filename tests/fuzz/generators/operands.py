@@ -11,6 +11,7 @@ ACCESSES = ("index", "advance", "block", "desc", "host")
 RAWS = ("same", "i8", "fp16", "bf16", "fp32", "u8", "i32", "int4", "nibble", "fp8e5")
 OPS = (
     "mul", "add", "sub", "where", "parity", "step", "neg", "abs", "relu", "round", "turn", "reshape", "join",
+    "exp",
 )  # fmt: skip
 PLACES = ("free", "k", "scalar", "tile")
 SOURCES = ("const", "load", "pre", "i8", "fp16", "bf16", "i32", "computed", "twice", "carried")
@@ -215,6 +216,10 @@ class Operand:
             w.line(at, f"{x}_0, {x}_1 = tl.split(tl.join({x}, «-{x}¦{x}»))")
             w.line(at, f"{x} = {x}_0 «-¦+» {x}_1")
             self.bound *= 2
+        elif op == "exp":  # of whole numbers; a quarter above, it is far from those
+            k = f"tl.minimum(tl.maximum({x}, -2), 2).to(tl.float32)"
+            w.line(at, f"{x} = (tl.exp({k}) + 0.25).to(tl.int32).to({TL[self._work()]})")
+            self.bound = 8
         elif op in plain:
             if op == "round" and self.kind == "i8":
                 w.line(at, f"{x} = {x}.to(tl.int16).to(tl.int32)")

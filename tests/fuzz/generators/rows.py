@@ -26,6 +26,12 @@ REDUCTIONS = (
 SCANS = ("cumsum", "cumprod", "cummax", "recurrence")
 SHAPES = ("flip", "permute", "reshape", "join", "split", "broadcast", "ravel", "expand")
 LOOKUPS = ("sort", "topk", "gather", "histogram", "where", "vector", "trip", "clamp", "convert")
+MATH = {  # of whole numbers k from -2 to 2; eight times that and 8.25 is far from a whole number, so that floors agree
+    "exp": "tl.exp(k)", "exp2": "tl.exp2(k)", "log": "tl.log(k + 3)", "log2": "tl.log2(k + 3)", "sin": "tl.sin(k)",
+    "cos": "tl.cos(k)", "sqrt": "tl.sqrt(tl.abs(k))", "rsqrt": "tl.rsqrt(k + 3)", "erf": "tl.erf(k)",
+    "sigmoid": "tl.sigmoid(k)",
+}  # fmt: skip
+UNARY = ("neg", "abs", "floor", "ceil", *MATH)
 FLOATS = ("fp32", "fp16", "bf16", "fp64")
 INTS = ("i32", "i8", "u8", "i16", "u16", "u32", "i64", "u64")
 TABLE: dict[str, Pick | Several] = {
@@ -36,7 +42,7 @@ TABLE: dict[str, Pick | Several] = {
     "type": Pick("fp32", *FLOATS[1:], *INTS, plain=0.25),
     "fill": Pick("ints", "special", "bits", plain=0.4),
     "ops": Several(
-        Pick(*REDUCTIONS, *SCANS, *SHAPES, *LOOKUPS, plain=0), Pick(0, 1, 2, plain=0.3), Pick(False, True),
+        Pick(*REDUCTIONS, *SCANS, *SHAPES, *LOOKUPS, *UNARY, plain=0), Pick(0, 1, 2, plain=0.3), Pick(False, True),
         Pick(False, True), most=4, none=0.0,
     ),
     "walk": Pick("none", "max", "sum", "twice", plain=0.7),
@@ -209,6 +215,8 @@ class Rows:
             self.scan(op, axis, reverse)
         elif op in SHAPES:
             self.reshape(op, axis)
+        elif op in UNARY:
+            self.unary(op)
         else:
             self.lookup(number, op, axis, reverse)
 
@@ -307,6 +315,21 @@ class Rows:
         elif op == "broadcast" and 1 in shape and prod(shape) <= 512:
             self.shape = [4 if i == shape.index(1) else n for i, n in enumerate(shape)]
             self.line(f"x = tl.broadcast_to(x, {', '.join(map(str, self.shape))})")
+
+    def unary(self, op: str) -> None:
+        t, wide = TL[self.kind], TL["fp64" if self.kind == "fp64" else "fp32"]
+        if op in MATH:
+            low = "x" if self.kind[0] == "u" else "tl.maximum(x, -2)"
+            self.line(f"k = tl.floor(tl.minimum({low}, 2).to({wide}))")
+            self.line(f"x = tl.floor({MATH[op]} * 8 + 8.25).to({t})")
+            self.bound = 68
+        elif op == "neg":
+            self.line(f"x = (-x).to({t})" if self.kind[0] != "u" else f"x = (0 - x).to({t})")
+        elif op == "abs" or not self.is_float:
+            self.line("x = tl.abs(x)")
+        else:
+            self.line(f"x = tl.{op}(x.to({wide}) * 0.5).to({t})")
+        self.check()
 
     def lookup(self, number: int, op: str, axis: int, reverse: bool) -> None:
         shape, t, n = self.shape, TL[self.kind], self.shape[-1]
