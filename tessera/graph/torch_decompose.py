@@ -26,7 +26,7 @@ TAKEN_APART = (
     aten._batch_norm_with_update_functional, aten.batch_norm_backward, aten.addmv, aten.dist, aten.lcm, aten.gcd,
     aten.narrow_copy, aten.permute_copy, aten.unbind_copy, aten.round.decimals, aten.rrelu_with_noise_backward,
     aten.tril_indices, aten.triu_indices, aten.upsample_bicubic2d, aten.upsample_trilinear3d, aten.as_strided_scatter,
-    aten.ldexp, aten.lift,
+    aten.lift,
 )  # fmt: skip
 
 # Operations that we lower better than what they would become; and attention, whose backward takes the logarithms of
@@ -45,6 +45,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         **get_decompositions(TAKEN_APART),
         **foreach_decompositions(),
         aten.convolution_backward.default: convolution_backward,
+        aten.ldexp.Tensor: ldexp,
         aten._efficientzerotensor.default: torch.zeros,  # whose tensors have no memory
     }
     whole = {getattr(packet, name) for packet in KEPT_WHOLE for name in packet.overloads()}
@@ -66,3 +67,11 @@ def convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> Any:
         library = aten.convolution_backward.default
         found = library(grad, x, weight, *rest[:-1], [mask[0], mask[1], False])
     return found[0], found[1], grad.sum([0, *range(2, grad.dim())])
+
+
+def ldexp(x: Any, exponent: Any) -> Any:
+    """A product with a power of two where the exponent is a float; whole ones, whose powers may be beyond the range of
+    floats, have a rule."""
+    if not exponent.is_floating_point():
+        return NotImplemented
+    return torch._decomp.decompositions.ldexp(x, exponent)

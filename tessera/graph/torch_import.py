@@ -31,7 +31,7 @@ from tessera.graph.build import GraphBuilder
 from tessera.graph.index import Expr, expr
 from tessera.graph.torch_devices import Devices
 from tessera.graph.torch_eager import SymbolValues
-from tessera.graph.torch_lower import RULES, Float, Lowering, Rule, Tensor, whole
+from tessera.graph.torch_lower import Float, Lowering, Rule, Tensor, rule_for, whole
 from tessera.graph.torch_numbers import Computed, Numbers
 from tessera.graph.torch_options import Options
 from tessera.graph.torch_origins import origin_of
@@ -77,16 +77,6 @@ class Imported:
 def import_graph(graph: GraphModule, options: Options, name: str = "graph") -> Imported:
     """The graph as IR. Raises `NotImported` where a value is neither a strided tensor nor a number of sizes."""
     return _Importer(graph, options, name).run()
-
-
-def rule_for(target: Any) -> Rule | None:
-    """The rule of an overload, or of all overloads of an operation."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return None
-    if target.namespace not in ("aten", "prims"):
-        return None
-    packet = target._schema.name.split("::")[1]
-    return RULES.get(f"{packet}.{target._overloadname}") or RULES.get(packet)
 
 
 class _Importer:

@@ -106,6 +106,21 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+# Those of torch's prims whose arguments or meaning are not those of ATen's operation of that name.
+OTHER_PRIMS = {"amax", "amin", "div", "prod", "sum", "transpose", "var"}
+
+
+def rule_for(target: Any) -> Rule | None:
+    """The rule of an overload, or of all overloads of an operation."""
+    space, _, name = getattr(target, "_name", "").partition("::")
+    if space not in ("aten", "prims"):
+        return None
+    packet, _, overload = name.partition(".")
+    if space == "prims" and packet in OTHER_PRIMS:
+        return RULES.get(f"prims.{packet}")
+    return RULES.get(f"{packet}.{overload or 'default'}") or RULES.get(packet)
+
+
 class Lowering:
     """Builds the loops of one operation after the other in `g`. `out` is the fake tensor, or the tuple of them, that
     torch computed for the operation."""

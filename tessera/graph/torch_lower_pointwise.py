@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
-from torch._prims_common import elementwise_dtypes
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from tessera.dtypes import dtype, float8e4nv, float8e5, float32, float64, int1, int32, int64, uint8
@@ -31,22 +30,27 @@ from tessera.graph.scalars import (
     where,
 )
 from tessera.graph.torch_lower import Float, Lowering, Tensor, broadcast, is_tensor, rule
+from tessera.graph.torch_promotion import common_type, computed_in, rounded_number, rounds
 from tessera.graph.torch_types import NotLowered, element_of, torch_type
 from tessera.ops import arith
 
 DEFAULT, AS_GIVEN, TO_FLOAT = Kind.DEFAULT, Kind.NO_OPMATH, Kind.INT_TO_FLOAT
 TRUTH, TO_LONG = Kind.ALWAYS_BOOL, Kind.BOOL_TO_LONG
+ANYWHERE = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
 class Pointwise:
     """How one operation computes an element from `operands` tensors or numbers; what follows these is constant.
 
-    `kind`: torch's rule for the type that it computes in. The operands at `apart` take no part in it."""
+    `kind`: torch's rule for the type that it computes in. The operands at `apart` take no part in it. `exact`: the
+    devices on which eager computes with numbers as they are, in the type that it computes in; otherwise it rounds them
+    to that of the tensors first, as it does with tensors of other types."""
 
     kind: Kind
     compute: Callable[..., Scalar]
     apart: tuple[int, ...] = ()
+    exact: tuple[str, ...] = ()
 
 
 def _add(a: Any, b: Any, alpha: Any = 1) -> Scalar:
@@ -220,15 +224,16 @@ POINTWISE: dict[str, Pointwise] = {
     "square": Pointwise(TO_LONG, lambda x: x * x),
     "bitwise_not": Pointwise(DEFAULT, lambda x: ~x),
     # two operands
-    "add": Pointwise(DEFAULT, _add),
-    "sub": Pointwise(DEFAULT, _sub),
-    "rsub": Pointwise(DEFAULT, lambda a, b, alpha=1: b - (a if alpha == 1 else a * alpha)),
-    "mul": Pointwise(DEFAULT, _mul),
-    "div": Pointwise(TO_FLOAT, _divide),
-    "true_divide": Pointwise(TO_FLOAT, _divide),
-    "div.Tensor_mode": Pointwise(DEFAULT, _divide),
-    "div.Scalar_mode": Pointwise(DEFAULT, _divide),
-    "floor_divide": Pointwise(DEFAULT, floor_divide),
+    "add": Pointwise(DEFAULT, _add, exact=("cuda",)),
+    "sub": Pointwise(DEFAULT, _sub, exact=("cuda",)),
+    "rsub": Pointwise(DEFAULT, lambda a, b, alpha=1: b - (a if alpha == 1 else a * alpha), exact=("cuda",)),
+    "mul": Pointwise(DEFAULT, _mul, exact=ANYWHERE),
+    "div": Pointwise(TO_FLOAT, _divide, exact=ANYWHERE),
+    "true_divide": Pointwise(TO_FLOAT, _divide, exact=ANYWHERE),
+    "prims.div": Pointwise(DEFAULT, lambda a, b: a / b),
+    "div.Tensor_mode": Pointwise(DEFAULT, _divide, exact=ANYWHERE),
+    "div.Scalar_mode": Pointwise(DEFAULT, _divide, exact=ANYWHERE),
+    "floor_divide": Pointwise(DEFAULT, floor_divide, exact=ANYWHERE),
     "remainder": Pointwise(DEFAULT, lambda a, b: remainder(a if isinstance(a, Scalar) else b.const(a), b)),
     "fmod": Pointwise(DEFAULT, lambda a, b: a.binary(arith.RemOp, b)),
     "maximum": Pointwise(DEFAULT, maximum),
@@ -271,49 +276,50 @@ def accumulator_of(elem: dtype) -> dtype:
 
 
 # --- how a row is applied -----------------------------------------------------------------------------------------
-def computed_in(kind: Kind, taking_part: list[Any]) -> dtype:
-    """The type that eager computes in: half types in fp32, integers for which there is no function in fp32."""
-    examples = [_example(x) for x in taking_part]
-    return element_of(elementwise_dtypes(*examples, type_promotion_kind=kind)[0])
-
-
-def _example(x: Any) -> Any:
-    """What torch's rules for types need to know of an operand."""
-    if isinstance(x, Tensor):
-        shape = [1] * x.rank
-        return torch.empty(shape, dtype=torch_type(x.elem), device="meta")
-    return 1 if isinstance(x, Expr) else 1.0 if isinstance(x, Float) else x
-
-
 def apply(row: Pointwise, low: Lowering, *args: Any, **kwargs: Any) -> Tensor:
     """The loop that computes an element-wise operation."""
     operands = [x for k, x in enumerate(args) if k not in row.apart]
     numbers = [x for x in operands if isinstance(x, (Tensor, Expr, Float, int, float))]
     if any(isinstance(x, complex) for x in operands) or not any(map(is_tensor, args)):
         raise NotLowered("complex numbers")
-    inside = computed_in(row.kind, numbers)
+    inside, common = (f(row.kind, numbers) for f in (computed_in, common_type))
     result = low.elem
+    exact = torch.device(low.g.device).type in row.exact
+    through = common if rounds(common, inside) else None
 
     def body(indices: list[Expr]) -> Scalar:
-        given = [
-            operand(low, x, indices, None if k in row.apart else inside) for k, x in enumerate(args)
-        ]
+        given: list[Any] = []
+        for k, x in enumerate(args):
+            kept = (exact and not (is_tensor(x) and x.rank)) or (k > 1 and not is_tensor(x))
+            if k in row.apart:
+                given.append(operand(low, x, indices, None))
+            else:
+                given.append(operand(low, x, indices, inside, None if kept else through))
         named = {name: operand(low, x, indices, inside) for name, x in kwargs.items()}
         return row.compute(*given, **named).rounded(result)
 
     return low.map(body)
 
 
-def operand(low: Lowering, x: Any, indices: list[Expr], type: dtype | None) -> Any:
-    """The element of a tensor, a symbolic size or what is computed of it as a scalar, or what is neither as it is."""
+def operand(
+    low: Lowering, x: Any, indices: list[Expr], type: dtype | None, through: dtype | None = None
+) -> Any:
+    """The element of a tensor, a symbolic size or what is computed of it as a scalar, or what is neither as it is.
+    `through`: a type that numbers are rounded to on their way."""
     if isinstance(x, Tensor):
-        element = low.load(x, broadcast(x, indices))
-        return element if type is None else cast(element, type)
-    if isinstance(x, Expr):
-        return low.position(x).to(type or int64)
-    if isinstance(x, Float):
-        return cast(low.scalar(x.value), type or float64)
-    return x
+        found = low.load(x, broadcast(x, indices))
+        if type is None:
+            return found
+    elif isinstance(x, Expr):
+        found = low.position(x)
+        type = type or int64
+    elif isinstance(x, Float):
+        found = low.scalar(x.value)
+        type = type or float64
+    else:
+        number = isinstance(x, (int, float)) and not isinstance(x, bool)
+        return rounded_number(x, through) if number and through else x
+    return cast(found if through is None else cast(found, through), type)
 
 
 def cast(x: Scalar, target: dtype) -> Scalar:

@@ -11,7 +11,8 @@ from tessera.dtypes import int64
 from tessera.graph.index import Expr
 from tessera.graph.scalars import Scalar, is_nan, where
 from tessera.graph.torch_lower import Lowering, Tensor, is_tensor, rule
-from tessera.graph.torch_lower_pointwise import AS_GIVEN, cast, computed_in
+from tessera.graph.torch_lower_pointwise import AS_GIVEN, cast
+from tessera.graph.torch_promotion import computed_in
 from tessera.graph.torch_types import Size
 
 MOST_STEPS = 32  # of a bisection whose length is symbolic: 2**31 elements at most

@@ -11,7 +11,7 @@ from tessera.dtypes import float32, float64, int16, int32
 from tessera.graph.index import Expr
 from tessera.graph.library import library
 from tessera.graph.scalars import Scalar, constant, function, is_inf, is_nan, where
-from tessera.graph.torch_lower import Lowering, Tensor, rule
+from tessera.graph.torch_lower import Lowering, Tensor, broadcast, rule
 from tessera.graph.torch_lower_pointwise import (
     AS_GIVEN,
     TO_FLOAT,
@@ -74,6 +74,19 @@ def _next(a: Scalar, b: Scalar) -> Scalar:
 
 
 rule("nextafter")(partial(apply, Pointwise(AS_GIVEN, _next)))
+
+
+@rule("ldexp.Tensor")
+def ldexp(low: Lowering, x: Tensor, exponent: Tensor) -> Tensor:
+    """x * 2**exponent for whole exponents, rounded once."""
+    inside = accumulator_of(low.elem)
+
+    def body(i: list[Expr]) -> Scalar:
+        value = cast(low.load(x, broadcast(x, i)), inside)
+        by = cast(low.load(exponent, broadcast(exponent, i)), int32)
+        return library("ldexp", value, by).rounded(low.elem)
+
+    return low.map(body)
 
 
 @rule("frexp.Tensor")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -86,6 +87,37 @@ def test_what_is_not_finite_has_no_variance(dtype: Any):
         ]
 
     compare(moments, rows)
+
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_half_types_meet_numbers_as_numbers_of_their_own(dtype: Any):
+    """0.1 is no number of theirs: eager compares, and divides with a remainder, by the nearest one."""
+
+    def met(x: Any, count: Any, wide: Any) -> list[Any]:
+        found = [f(x, 0.1) for f in (torch.eq, torch.lt, torch.ge)]
+        found += [f(x, 1 / 3) for f in (torch.remainder, torch.fmod, torch.floor_divide)]
+        return [*found, x == wide, x < count, x + count]
+
+    x = torch.tensor([0.1, 1 / 3, 2.7, 100.3, 2049, 257, INF], device="cpu").to(dtype)
+    compare(met, x, torch.full((7,), 2049), torch.tensor(0.1, dtype=torch.float64))
+
+
+def test_powers_of_two_beyond_the_range_of_floats():
+    """Not beside eager: that of torch 2.11 multiplies by such a power, which is infinite or 0."""
+    numbers, powers = [INF, 3.0, 1e-30, -0.0, 1e-42, 3e38], [-200, 200, 3, -149, 127, -1000]
+    pairs = [(x, by) for x in numbers for by in powers]
+    x, by = (torch.tensor(column) for column in zip(*pairs, strict=True))
+    torch._dynamo.reset()
+    found = torch.compile(torch.ldexp, backend="tessera")(x, by)
+    exact = [math.ldexp(float(torch.tensor(x)), by) for x, by in pairs]
+    torch.testing.assert_close(found, torch.tensor(exact, dtype=torch.float64).float())
+
+
+def test_whole_numbers_that_no_float_holds_have_common_multiples():
+    compare(torch.lcm, torch.tensor([2**24 + 1, 2**62, 0, 21]), torch.tensor([1, 1, 0, 6]))
 
 
 def test_memory_under_another_type():
