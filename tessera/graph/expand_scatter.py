@@ -6,7 +6,8 @@ graph.scatter max into x: bf16
         graph.loop { m's element as a number }
 
 Machines add floats, and add and compare integers of 32 and 64 bits. So maxima and minima of floats, which hand on a
-NaN, are those of integers; small types are carried in 32 bits, where floats are rounded once, at the end.
+NaN, are those of integers; small types are carried in 32 bits, where floats are rounded once, at the end. Machines that
+add half types do it slowly where many elements meet in one place, and round each time.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ def carrier_of(mode: str, elem: dtype) -> Carrier | None:
     if elem.is_floating():
         if mode in ("max", "min"):
             return _by_order(mode, elem)
-        small = elem.bits < 16 or (mode == "mul" and elem.bits < 32)
-        return Carrier(mode, lambda x: x.to(float32), lambda x: x.to(elem)) if small else None
+        if elem.bits >= 32:
+            return None
+        return Carrier(mode, lambda x: x.to(float32), lambda x: x.to(elem))
     if elem.bits < 32:
         return Carrier(mode, lambda x: x.to(int32), lambda x: x.to(elem))
     return None

@@ -163,6 +163,15 @@ def test_scatters_combine_elements_of_any_type(elem: dtype):
         agree(module, given, [elem, int64, elem])
 
 
+def test_sums_of_small_types_are_rounded_once():
+    """512 ones that are rounded one by one stay at 256."""
+    module = scatters(bfloat16, "add", 1024, 7)
+    ones = to_storage(np.ones((1024, 7), np.float32), bfloat16)
+    given = [np.zeros((4, 7), ones.dtype), np.ones(1024, np.int64), ones]
+    (found,) = values_of(compiled(module)(given), module)
+    assert (found[1] == 512).all()
+
+
 def test_a_scatter_of_nothing_leaves_its_base():
     base = numbers(float32, 4, 7)
     none = np.zeros((0,), np.int64), np.zeros((0, 7), np.float32)

@@ -63,8 +63,8 @@ def sink(module: Module) -> None:
 
 PIPELINE = [
     expand_sorts,
-    expand_scatters,
     canonical.canonicalize,
+    expand_scatters,  # those that are no loops
     sink,
     equal.merge_equal,
     canonical.canonicalize,
