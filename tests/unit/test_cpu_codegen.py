@@ -161,6 +161,31 @@ def chain_kernel(a, b, c, out, N: tl.constexpr):
 
 
 @tessera.jit
+def rounds_kernel(x, out, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    total = tl.zeros([B], tl.float32)
+    for i in range(n):
+        total += tl.load(x + i * B + at)
+    tl.store(out + at, total)
+
+
+def test_a_loop_that_polls_is_no_nest_of_loops():
+    """LLVM's reduction of strength takes twice as long for tiles of an index that begins anew in each block."""
+    text = llir(rounds_kernel, {"x": "*fp32", "out": "*fp32", "n": "i32"}, B=16)
+    lines = text.splitlines()
+    begin = {x.partition(":")[0]: i for i, x in enumerate(lines) if re.match(r" *\w+:", x)}
+    begin = {name.strip(): i for name, i in begin.items()}
+    back = {
+        name
+        for i, line in enumerate(lines)
+        for name in re.findall(r"label %(\w+)", line)
+        if begin[name] < i
+    }
+    assert "call i32" in text  # the poll of the loop and that of the programs
+    assert len(back) == 2, back  # over programs and over n
+
+
+@tessera.jit
 def scale_kernel(x, out, n, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
     m = at < n

@@ -178,8 +178,7 @@ def may_stop(f: FuncOp) -> bool:
 
 def iterations_between_looks(loop: ForOp) -> int:
     """The number of iterations after which a `for` loop polls for signals; 0 if it has no more than that. The
-    iterations in between are a loop that does not poll, which LLVM vectorises, unrolls and simplifies as it would the
-    whole."""
+    iterations in between cost what those of a loop that does not poll would."""
     around = any(isinstance(op, ForOp | CallOp) for op in loop.walk() if op is not loop)
     count = BLOCK_OF_LOOPS if around else BLOCK
     known = [v.op.value for v in (loop.lb, loop.ub, loop.step) if isinstance(v.op, ConstOp)]
