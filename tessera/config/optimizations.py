@@ -103,6 +103,10 @@ _GRAPHS = (
         "graph/split.py", "tests/unit/test_graph_split.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
     ),
     _row(
+        "graph-walk-rows", "gpu", "reduces columns in the kernel that computes the rows: layer norm's backward", "columns read of the rows' results what they have at the same place; neither needs the other through a third op; sums change their order",
+        "graph/walk_rows.py", "tests/unit/test_graph_walk_rows.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
+    ),
+    _row(
         "graph-split-scans", "gpu", "scans parts of long rows, each from what the parts before it come to, where rows are few", "known lengths; each element needs the scan at its own place alone; sums change their order",
         "graph/split_scan.py", "tests/unit/test_graph_split_scan.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
     ),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from tessera.graph.build import GraphBuilder
 from tessera.graph.combine import is_welford
 from tessera.graph.emit.tiling import Machine, choose
+from tessera.graph.emit.walk import walk_of
 from tessera.graph.ops import LoopOp, ReduceOp, yielded
 from tessera.graph.types import product
 from tessera.ir import Value
@@ -23,8 +24,10 @@ def take_moments_twice(function: FuncOp, machine: Machine) -> None:
     for op in list(function.body):
         if not isinstance(op, LoopOp):
             continue
-        found = [x for x in op.body if isinstance(x, ReduceOp) and _is_plain(x)]
-        if found and choose(op, op.extents, machine).whole:
+        walk = walk_of(op)
+        body = op.body if walk is None else walk.rows.body
+        found = [x for x in body if isinstance(x, ReduceOp) and _is_plain(x)]
+        if found and (walk is not None or choose(op, op.extents, machine).whole):
             for x in found:
                 if apply("graph-sum-moments", x):
                     _expand(x)

@@ -33,12 +33,14 @@ from tessera.graph.ops import (
     ViewOp,
     WriteOp,
 )
+from tessera.graph.passes import cost
 from tessera.graph.plan import Extern, Interpret, Launch, Plan, View, captured, strided
 from tessera.graph.products import products_of
 from tessera.graph.split import split_reductions
 from tessera.graph.split_attention import split_attention
 from tessera.graph.split_scan import split_scans
 from tessera.graph.types import TensorType
+from tessera.graph.walk_rows import reduce_columns_with_rows
 from tessera.ir import Block, Builder, Op, Value, print_op
 from tessera.ops import FuncOp, YieldOp
 
@@ -71,7 +73,8 @@ class Planner:
         expand_sorts_of(function.body)
         expand_scatters_of(function.body)
         self.products, self.inside = products_of(function.body, machine)
-        split_reductions(function, machine)
+        size = cost.sizes({})
+        split_reductions(function, machine, reduce_columns_with_rows(function, machine, size))
         split_scans(function, machine)
         take_moments_twice(function, machine)
         split_attention(function, machine)

@@ -7,12 +7,12 @@ graph.loop () { sum over (%r: 1048576) x[r] }
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tessera.dtypes import int64
 from tessera.graph.emit.scopes import delinearised
-from tessera.graph.emit.tiling import Machine, choose, next_power
-from tessera.graph.index import Expr, IndexMap, dim
+from tessera.graph.emit.tiling import Machine, Size, choose, next_power
+from tessera.graph.index import Expr, IndexMap, dim, expr
 from tessera.graph.ops import CombiningOp, IndexOp, LoadOp, LoopOp, ReduceOp, SortOp, yielded
 from tessera.graph.types import TensorType, product
 from tessera.ir import Block, Builder, Op, Value
@@ -20,10 +20,10 @@ from tessera.ir.applications import apply
 from tessera.ops import FuncOp, YieldOp, arith
 
 
-def split_reductions(function: FuncOp, machine: Machine) -> None:
-    """Split the reductions of a graph function that would leave most of a machine idle."""
+def split_reductions(function: FuncOp, machine: Machine, whole: Collection[Op] = ()) -> None:
+    """Split the reductions of a graph function that would leave most of a machine idle, but in the loops `whole`."""
     for op in list(function.body):
-        if isinstance(op, LoopOp):
+        if isinstance(op, LoopOp) and op not in whole and not op.joined:
             parts = _parts(op, machine)
             if parts > 1 and apply("graph-split-reductions", op):
                 _split(op, parts)
@@ -41,7 +41,7 @@ def _parts(op: LoopOp, machine: Machine) -> int:
     programs, beside = tiling.programs, product([a.block for a in tiling.axes])
     if not isinstance(total, int) or not isinstance(programs, int) or not programs:
         return 1
-    if any(_depends(x, reductions) for x in reductions):
+    if any(depends(x, reductions) for x in reductions):
         return 1
     wanted = 2 * machine.lanes // programs
     if not isinstance(beside, int) or wanted <= 1:
@@ -49,7 +49,7 @@ def _parts(op: LoopOp, machine: Machine) -> int:
     return min(next_power(wanted), total * beside // machine.part)
 
 
-def _depends(op: ReduceOp, others: Sequence[ReduceOp]) -> bool:
+def depends(op: ReduceOp, others: Sequence[ReduceOp]) -> bool:
     """Whether what an op reduces is computed from the result of another reduction."""
     seen = set[Op]()
     todo: list[Op] = [op]
@@ -124,8 +124,8 @@ def part_body(
     op: LoopOp | CombiningOp,
     mapping: dict[Value, Value],
     part: Value,
-    each: int,
-    total: int,
+    each: Size,
+    total: Size,
     outside: Sequence[int | float | bool] = (),
 ) -> Block:
     """The body of a nest for element c of a part: nothing is loaded behind the end of the extent, and `outside` is
@@ -138,15 +138,15 @@ def part_body(
     for a, e in zip(op.body.args, delinearised(place, op.extents), strict=True):
         at[a] = _index(inner, indices, e)
     inside: Value | None = None
-    if total % each:
-        end = inner.emit(arith.ConstOp(value=total, results=[int64]))
+    if not (isinstance(total, int) and isinstance(each, int) and total % each == 0):
+        end = inner.emit(IndexOp([], index_map=IndexMap(0, [expr(total)])))
         inside = inner.emit(arith.CmpOp(_index(inner, indices, place), end, predicate="lt"))
     for x in op.body:
         if isinstance(x, YieldOp):
             break
         new = inner.insert(x.clone(at))
         if inside is not None:
-            _mask_loads(new, inside)
+            _mask_loads(new, inside, body)
     values = [at.get(v, v) for v in yielded(op.body)]
     if inside is not None and outside:
         values = [
@@ -163,11 +163,19 @@ def _index(b: Builder, indices: Sequence[Value], e: Expr) -> Value:
     return b.emit(IndexOp(list(indices), index_map=IndexMap(2, [e])))
 
 
-def _mask_loads(op: Op, inside: Value) -> None:
-    """Let the loads in an op read only where `inside` holds."""
+def _mask_loads(op: Op, inside: Value, block: Block) -> None:
+    """Let the loads in an op read only where `inside` holds; what the block around it makes is there."""
     for x in list(op.walk()):
-        if isinstance(x, LoadOp):
+        if isinstance(x, LoadOp) and not _is_made_in(x.tensor, block):
             mask = inside
             if x.mask is not None:
                 mask = Builder.before_op(x).emit(arith.AndOp(x.mask, inside))
             x.set_operands(x.tensor, x.indices, mask, x.other)
+
+
+def _is_made_in(v: Value, block: Block) -> bool:
+    at = v.block
+    while at is not None and at is not block:
+        op = at.parent
+        at = op.parent if op is not None else None
+    return at is block

@@ -80,7 +80,7 @@ MOST_LINES = {
     "compat": 1500,
     "tools": 2460,
     "testing": 400,
-    "graph": 17000,
+    "graph": 17600,
     "torch": 100,
 }
 SLACK = 300

@@ -13,6 +13,7 @@ from tessera.graph.emit.nest import Nest
 from tessera.graph.emit.scopes import Scope
 from tessera.graph.emit.tiles import CannotEmit, joint_shape
 from tessera.graph.emit.tiling import Machine, Tiling, choose
+from tessera.graph.emit.walk import WalkNest, emit_walk, tiling_of, walk_of
 from tessera.graph.index import Expr, Sym, expr
 from tessera.graph.ops import IndexOp, LoopOp, ReduceOp, ScanOp, ScatterOp, SortOp, yielded
 from tessera.graph.types import TensorType
@@ -49,10 +50,18 @@ def emit(op: Op, machine: Machine, wide: bool = False) -> KernelCode:
         raise CannotEmit(f"{op.opcode} is no nest of loops")
     # Where there is nothing to compute, the kernel is one that no program runs.
     extents = tuple(1 if n == 0 else n for n in op.extents)
-    tiling = choose(op, extents, machine)
-    nest = InnerNest(tiling, int64 if wide else int32, machine.exact)
+    index_type = int64 if wide else int32
+    walk = walk_of(op)
+    if walk is not None:
+        tiling = tiling_of(walk, machine)
+        nest = WalkNest(walk, tiling, index_type)
+    else:
+        tiling = choose(op, extents, machine)
+        nest = InnerNest(tiling, index_type, machine.exact)
     scope = nest.outer(extents, op.body)
-    if isinstance(op, LoopOp):
+    if isinstance(nest, WalkNest):
+        written = emit_walk(nest, nest.walked.op, scope)
+    elif isinstance(op, LoopOp):
         written = _loop(nest, op, scope)
     else:
         written = _scatter(nest, op, scope)

@@ -27,7 +27,7 @@ class Machine:
     program takes at a time, on GPUs twice as many where programs are few; `lanes`: programs that run at once;
     `columns`: elements of the largest tile of columns that is kept whole; `walk`: elements of the longest reduction
     that each element of a tile walks through by itself; `part`: elements of a program that reduces a part of what
-    too few programs would reduce."""
+    too few programs would reduce; `groups`: programs that walk through rows and reduce columns on the way."""
 
     name: str
     exact: bool
@@ -38,6 +38,7 @@ class Machine:
     columns: int
     walk: int
     part: int = 2048
+    groups: int = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +320,23 @@ def _columns(
     """Inner loops across memory: many columns in a program, in steps unless all of it is small."""
     first = max(groups, key=lambda g: (_weight(accesses, g.last), g.last))
     columns = _block(first.extent, 64 if machine.exact else 32, machine)
+    if not machine.exact and longest is not None:
+        columns = _narrower(columns, groups, first, longest, machine)
     if longest is not None and longest * columns <= machine.columns:
         width = longest if machine.exact else next_power(longest)
         return _made(groups, {first: columns}, machine, "first", True, width)
     return _made(groups, {first: columns}, machine, "first", False, 32)
+
+
+def _narrower(
+    columns: int, groups: Sequence[Group], first: Group, longest: int, machine: Machine
+) -> int:
+    """Fewer columns, but as many as memory hands out at a time, where programs are few and then hold them whole."""
+    programs = product([cdiv(g.extent, columns if g is first else 1) for g in groups])
+    least = min(columns, 8)
+    few = isinstance(programs, int) and programs < 2 * machine.lanes
+    if not few or longest * least > machine.columns:
+        return columns
+    while longest * columns > machine.columns:
+        columns //= 2
+    return columns

@@ -85,6 +85,26 @@ def _coordinate_is(load: LoadOp, k: int, arg: Value) -> bool:
     return any(v is arg and e == dim(n) for n, v in enumerate(load.indices))
 
 
+def reads_alike(a: LoopOp, b: LoopOp, tensor: Value) -> bool:
+    """Whether two loops of equal extents go through a tensor in the same way, as far as that counts: a loop that
+    reduces its rows and one that reduces its columns read it in programs of different shape."""
+    if cost.is_pointwise(a.body) or cost.is_pointwise(b.body):
+        return True
+    return _directions(a, tensor) == _directions(b, tensor)
+
+
+def _directions(loop: LoopOp, tensor: Value) -> set[tuple[int, int]]:
+    """Which of a loop's indices are used in which coordinates of a tensor."""
+    return {
+        (arg.index, k)
+        for x in cost.loads_of(loop, [tensor]) or ()
+        for k, e in enumerate(x.map.results)
+        for d in e.dims
+        for arg in loop.body.args
+        if x.indices[d] is arg
+    }
+
+
 class Order:
     """Which op of a block comes before which; numbered anew when the block has changed."""
 
@@ -127,8 +147,8 @@ def merge(producer: LoopOp, consumer: LoopOp, k: int) -> LoopOp:
     kept = [i for i, r in enumerate(producer.results) if any(u not in inside for u in r.users())]
     block = Block([int64] * k, names=[a.name for a in consumer.body.args[:k]])
     b = Builder(block, loc=consumer.loc)
-    made = _placed(b, producer, k)
-    out = _placed(b, consumer, k)
+    made = placed(b, producer, k)
+    out = placed(b, consumer, k)
     b.insert(YieldOp([*(made[i] for i in kept), *out]))
     local = dict(zip(producer.results, made, strict=True))
     for op in list(block.walk()):
@@ -149,7 +169,7 @@ def merge(producer: LoopOp, consumer: LoopOp, k: int) -> LoopOp:
     return new
 
 
-def _placed(b: Builder, loop: LoopOp, k: int) -> list[Value]:
+def placed(b: Builder, loop: LoopOp, k: int) -> list[Value]:
     """A copy of a loop's body under the first k indices; what it yields, as scalars or local tensors."""
     assert b.block is not None
     outer = dict(zip(loop.body.args, b.block.args, strict=False))
@@ -270,7 +290,8 @@ class Fusion:
             inputs = set(cost.captured(last))
             for first in reversed(group[:n]):
                 common = inputs.intersection(cost.captured(first))
-                if not (common or self._is_small(first, last)) or not self._fits(first, last):
+                alike = any(reads_alike(first, last, v) for v in common)
+                if not (alike or self._is_small(first, last)) or not self._fits(first, last):
                     continue
                 if last in users_of(first, self.block):
                     continue
