@@ -11,6 +11,7 @@ import linecache
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
+from posixpath import basename
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -48,6 +49,10 @@ class Loc:
             found.append(here)
             here = here.call_site
         return found[::-1]
+
+    def line_chain(self) -> str:
+        """The line, behind those of the calls that lead to it: `kernel.py:12 > library.py:40`."""
+        return " > ".join(dict.fromkeys(f"{basename(x.file)}:{x.line}" for x in self.chain()))
 
     def short(self) -> str:
         return f"{self.file}:{self.line}:{self.col + 1}"

@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from posixpath import basename
 
 from tessera.backends.cpu.llvm_text import is_literal
 from tessera.backends.elements.literals import splat_literal, vector_type
@@ -80,9 +79,7 @@ class Emitter:
 
     def _write(self, scope: Scope, line: str) -> None:
         if scope.loc is not self.loc and self.loc is not None:
-            place = "; " + " > ".join(
-                dict.fromkeys(f"{basename(x.file)}:{x.line}" for x in self.loc.chain())
-            )
+            place = f"; {self.loc.line_chain()}"
             if scope.loc is None or place != scope.place:
                 scope.lines.append(place)
             scope.loc, scope.place = self.loc, place

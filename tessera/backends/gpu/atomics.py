@@ -59,7 +59,7 @@ def _rmw(fl: FunctionLowering, op: AtomicRmwOp) -> None:
 def _vector(fl: FunctionLowering, op: AtomicRmwOp, elem: ElementType) -> int:
     """Elements that one instruction takes."""
     most = fl.target.atomic_width(op.kind, elem)
-    return min(most, vector_length(fl, op.ptr, op.mask, elem)) if most > 1 else 1
+    return min(most, vector_length(fl.axis, op.ptr, op.mask, elem)) if most > 1 else 1
 
 
 def _add_vector(

@@ -109,7 +109,9 @@ def _copy(fl: FunctionLowering, op: ops.AsyncCopyOp) -> None:
     size = memory_bits(elem) // 8
     offsets = offset_map(layout, op.shared.type.layout)
     vec = min(
-        vector_length(fl, op.ptr, op.mask, elem), straight_run(offsets), max(ASYNC_BYTES) // size
+        vector_length(fl.axis, op.ptr, op.mask, elem),
+        straight_run(offsets),
+        max(ASYNC_BYTES) // size,
     )
     place = place_of(fl, op.shared)
     addresses = Addresses(fl, place, size, offsets.lane, offsets.warp)

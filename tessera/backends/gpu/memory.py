@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tessera.analysis.axis import AxisAnalysis
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.packing import PackedShape, pack, packed_shape, unpack
 from tessera.backends.gpu.target import Access
@@ -16,7 +17,7 @@ from tessera.ops import memory
 VECTOR_BITS = 128  # of the widest access of a thread (PTX, ld.global.v4)
 
 
-def vector_length(fl: FunctionLowering, ptr: Value, mask: Value | None, elem: ElementType) -> int:
+def vector_length(facts: AxisAnalysis, ptr: Value, mask: Value | None, elem: ElementType) -> int:
     """Elements of one access: registers that lie side by side, by the layout and by what is known of the addresses."""
     if not isinstance(ptr.type, TileType):
         return 1
@@ -25,7 +26,7 @@ def vector_length(fl: FunctionLowering, ptr: Value, mask: Value | None, elem: El
     for axis in range(rank):
         along = layout.contiguity((axis, *[d for d in range(rank) if d != axis]))
         if along > best:
-            wide = min(along, fl.axis.vector_width(ptr, axis), fl.axis.mask_width(mask, axis))
+            wide = min(along, facts.vector_width(ptr, axis), facts.mask_width(mask, axis))
             best = max(best, wide)
     return min(best, VECTOR_BITS // memory_bits(elem))
 
@@ -63,7 +64,7 @@ def _load(fl: FunctionLowering, op: memory.LoadOp) -> None:
     elem = elem_of(op.result.type)
     layout, pointers = layout_of(op.ptr), fl.get(op.ptr)
     count = len(pointers)
-    vec = vector_length(fl, op.ptr, op.mask, elem)
+    vec = vector_length(fl.axis, op.ptr, op.mask, elem)
     masks = registers(fl, op.mask, count)
     others = fl.get(op.other) if op.other is not None else []
     if others and len(others) != count:
@@ -107,7 +108,7 @@ def _store(fl: FunctionLowering, op: memory.StoreOp) -> None:
     w, elem = fl.w, elem_of(op.value.type)
     layout, pointers = layout_of(op.ptr), fl.get(op.ptr)
     count = len(pointers)
-    vec = vector_length(fl, op.ptr, op.mask, elem)
+    vec = vector_length(fl.axis, op.ptr, op.mask, elem)
     masks, values = registers(fl, op.mask, count), registers(fl, op.value, count)
     shape = packed_shape(elem, vec)
     access = Access(shape.bits, shape.count, op.cache, op.eviction)
