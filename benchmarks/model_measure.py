@@ -13,8 +13,10 @@ import shutil
 import statistics
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -83,7 +85,7 @@ def measure(
                     lambda step=step: counted(step), wait
                 )
             except Exception as error:
-                row["failed"][who] = f"{type(error).__name__}: {str(error)[:300]}"
+                row["failed"][who] = told(error)
                 continue
             steps[who], kept = step, kept + arenas
             row["apart"][who] = distance(numbers(found), numbers(expected))
@@ -306,5 +308,10 @@ def answer(connection: Any, settings: dict[str, Any]) -> None:
         try:
             connection.send(measure(*asked, **settings))
         except Exception as error:
-            lines = f"{type(error).__name__}: {str(error)[:400]}"
-            connection.send({"failed": {"all": lines}})
+            connection.send({"failed": {"all": told(error)}})
+
+
+def told(error: Exception) -> str:
+    """An error, and the last calls that led to it."""
+    at = [f"{Path(f.filename).name}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
+    return f"{type(error).__name__}: {str(error)[:300]} (at {', '.join(at[-3:])})"

@@ -17,6 +17,7 @@ from tessera.graph.passes import cost
 from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.inline import selected
 from tessera.graph.passes.reindex import permute, split
+from tessera.graph.passes.written import is_too_long
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ir.applications import apply
@@ -234,6 +235,8 @@ class Fusion:
             if not (order or (order is not None and once)):
                 continue
             if not self._fits(producer, consumer) or not self._is_faster(producer, consumer, order):
+                continue
+            if is_too_long(producer, consumer, self.size):
                 continue
             after = self._movable(producer, consumer)
             if after is None:
