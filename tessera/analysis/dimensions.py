@@ -18,7 +18,7 @@ Dim = tuple[Value, int]
 
 
 def extents(v: Value) -> tuple[int, ...]:
-    """Of a tile, or of a descriptor's blocks."""
+    """The extents of a tile, or of a descriptor's blocks."""
     return v.type.shape if isinstance(v.type, TileType | DescriptorType) else ()
 
 

@@ -16,7 +16,7 @@ _OPERATIONS: dict[type[Op], str] = {
 WIDEST = 64  # bits of the integers that the host computes with
 VARYING = ("id", "loop", "hull", "least", "most", "distance", "word", "carried", "again")
 MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
-# What a comparison says of its left side: at least or at most the right side and so much.
+# What a true comparison says of its left side: it is at least (or at most) the right side plus this number.
 _BOUNDS = {"gt": ("least", 1), "ge": ("least", 0), "lt": ("most", -1), "le": ("most", 0)}
 
 

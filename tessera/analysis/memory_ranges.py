@@ -25,7 +25,8 @@ def memory_range(views: StridedViews, access: LoadOp | StoreOp | AtomicRmwOp) ->
 
 
 def range_of_view(code: HostCode, view: StridedView, size: int) -> int | None:
-    """The same of a strided view onto elements of `size` bytes."""
+    """The number of an expression whose interval has the addresses of a strided view's bytes; its elements have `size`
+    bytes."""
     total = code.value(view.base)
     for side in (*view.sides, *view.further):
         if total is None or not side.stride.terms:

@@ -186,7 +186,7 @@ class Backend:
         """The attributes that a specialisation key of an argument stands for."""
         return [["tt.divisibility", 16]] if "D" in key else []
 
-    # What programs written for Triton's MLIR ask a back end for; tile IR needs none of it.
+    # Programs that were written for Triton's MLIR call these; tile IR needs none of them.
     def load_dialects(self, context: object) -> None: ...
 
     def get_codegen_implementation(self, options: Options) -> dict[str, Any]:

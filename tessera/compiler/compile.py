@@ -155,7 +155,7 @@ def compile(
         stages, metadata = (run_stages or compile_stages)(src, backend, parsed, key)
     timings = metadata.pop("timings", {})
     if store is not None:
-        # What the fallback of a kernel with a precondition is made of must be there, too.
+        # The fallback variant of a kernel with a precondition is made of its text, which must be kept, too.
         needed = (backend.binary_ext, *(("tir", "source") if "precondition" in metadata else ()))
         kept = {
             k: v

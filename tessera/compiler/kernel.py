@@ -268,7 +268,8 @@ class CompiledKernel:
         return checked
 
     def _pick_of_fewer(self, kinds: tuple[object, ...], args: Sequence[object]) -> Iterable[Any]:
-        """The same where the arguments of `tl.constexpr` parameters are left out, or all that became constants."""
+        """Take the binary's arguments where those of `tl.constexpr` parameters are left out, or all that became
+        constants."""
         params = getattr(getattr(self.src, "fn", None), "params", ())
         declared = {i for i, p in enumerate(params) if p.is_constexpr}
         constants = {i for i, kind in enumerate(kinds) if kind == "constexpr"}

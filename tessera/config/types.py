@@ -413,7 +413,7 @@ class Group:
 
 
 def _copied(overrides: dict[str, object]) -> dict[str, object]:
-    """The same values, with hook chains copied: `add` changes a chain in place."""
+    """Copy the values, hook chains included, since `add` changes a chain in place."""
     return {
         n: HookChain(v.reverse, tuple(v.calls)) if isinstance(v, HookChain) else v
         for n, v in overrides.items()

@@ -40,7 +40,7 @@ class BlockFacts:
 
     @property
     def leaves(self) -> bool:
-        """Of a loop: whether a jump inside can end it."""
+        """Whether a jump inside can end the block, which is a loop."""
         return bool(self.inner & (Jumps.BREAK | Jumps.RETURN))
 
 

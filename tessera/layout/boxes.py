@@ -48,8 +48,8 @@ class Boxes:
         return Boxes((*[1] * more, *self.box), self.swizzle, starts)
 
     def shares(self, count: int, bits: int) -> Boxes | None:
-        """The same in boxes of which `count` equal runs can be made: of fewer rows, if need be. None if rows are too
-        few."""
+        """Cut the boxes so that `count` equal runs can be made of them, into boxes of fewer rows if need be. None if
+        there are too few rows."""
         if len(self.starts) % count == 0:
             return self
         dim = next((i for i, n in enumerate(self.box[:-1]) if n > 1), None)

@@ -176,7 +176,7 @@ class JITFunction(JITCallable, KernelInterface):
                 )
                 raise CompilationError(f"{p.name} marked as constexpr and listed in {which}")
 
-    # What tools that take kernels apart look for.
+    # Tools that take kernels apart look for these names.
     ASTSource = ASTSource
     CompiledKernel = CompiledKernel
     compile = staticmethod(compile)

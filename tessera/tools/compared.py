@@ -88,7 +88,7 @@ class Comparison:
     def _interpret(
         self, fn: JITFunction, grid: Any, args: Any, kwargs: Any, arrays: Any, before: Any
     ) -> bool:
-        """The same launch by the interpreter, on the arrays as they were; whether it could do it."""
+        """Repeat the launch by the interpreter, on the arrays as they were. Gives whether it could."""
         for x, old in zip(arrays, before, strict=True):
             copy_into(x.array, old)
         chosen = driver.chosen

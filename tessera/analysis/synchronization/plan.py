@@ -73,7 +73,8 @@ def plan_of(module: Module) -> Plan:
 
 
 def _needed_loads(op: Op) -> list[Op]:
-    """Of the tiles that an op takes from registers: what an arrival lists, an MMA multiplies, a store writes."""
+    """The loads from shared memory whose results an op takes: those that an arrival lists, an MMA multiplies, a store
+    writes."""
     given = getattr(op, "after", ()) if isinstance(op, ops.MbarrierArriveOp) else op.operands
     found: list[Op] = []
     work = [v for v in given if isinstance(v.type, TileType)]

@@ -158,7 +158,7 @@ class Lowering(Coordinates):
             Value, str
         ] = {}  # carried accumulators: i1, whether they count as zero
         self.chained: dict[Op, None] = {}  # dots that run together with a later one
-        # Of lazy tiles: how many ops lie between buffers and them.
+        # For each lazy tile, how many ops lie between it and the buffers that it is computed from.
         self.depth: dict[Value, int] = {}
         # Dots of which only the operands are packed now.
         self.packs: dict[Op, Callable[[], None]] = {}

@@ -177,7 +177,7 @@ class _PrepackedDot:
         return _PrepackedDot(op, plan, slots, place, zero_start, store, count, zero, start)
 
     def pack(self, lo: Lowering, trip: Trip) -> None:
-        """Both operands of this step, unless they are there."""
+        """Pack both operands of this step, unless they are packed already."""
         op, plan, t = self.op, self.plan, self.plan.t
         m, n, k = plan.m, plan.n, plan.k
         materialise_reshapes(lo, op, plan)

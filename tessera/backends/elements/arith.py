@@ -269,7 +269,7 @@ def _hint(x: ElementBuilder, op: Op, t: Type, a: str) -> str:
     return a
 
 
-# Of floats that are integers in LLVM's eyes, these keep the bits, or round once themselves.
+# These ops keep the bits of floats that LLVM takes for integers, or round once themselves.
 EXACT_BITS = (
     arith.NegOp, arith.AbsOp, arith.CastOp, arith.BitcastOp, arith.HintOp, arith.SelectOp,
 )  # fmt: skip

@@ -40,7 +40,7 @@ HANDOVER = re.compile(r"setmaxnreg[^;]*;")
 CTAS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
 TOO_FEW_REGISTERS = "Insufficient registers"  # for one instruction
 FEW_BYTES = 16  # of a thread's registers that may spill for another CTA (tools/fit)
-# Of the registers that ptxas takes of itself: with so many it does without spills more often than not (tools/fit).
+# The share of the registers that ptxas takes without a limit; with this many it mostly spills none (tools/fit).
 NEARLY = 0.85
 OLDEST = 80  # the first compute capability, times ten, that is compiled for
 MAP_BYTES = 128  # of a CUtensorMap

@@ -13,8 +13,8 @@ from tessera.dtypes import bfloat16, dtype, float16, float32, float64
 from tessera.ir import ElementType
 
 ALL = "-1"
-# Of an SM, at 40, 64 and 128 registers each. Straight code hides its latency by as many programs as possible;
-# loops read ahead, for which they need registers.
+# Threads of an SM that have 40, 64 and 128 registers each. Straight code hides its latency by as many programs as
+# possible; loops read ahead, for which they need registers.
 RESIDENT_THREADS = (1536, 1024, 512)
 
 

@@ -100,7 +100,7 @@ def assemble(
     """Assemble `ptx` for `arch`; `options` are ptxas's. PTXASError with the library's words and the PTX lines meant."""
     library, release = _loaded()
     if not 75 <= int(re.sub(r"\D", "", arch)) <= (90 if release < BLACKWELL else 121):
-        # It would end the process.
+        # The library would end the process.
         raise ToolNotFound(f"nvJitLink {version()} does not know {arch}")
     given = [f"-Xptxas={o}" for o in extra_options(options)]
     if line_info:

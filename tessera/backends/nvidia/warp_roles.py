@@ -58,7 +58,7 @@ def _roles(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
         if small:
             p.set_registers(False, small).emit(w, [])
         first = w.pure(f"icmp eq i32 {group}, {fl.num_warps}")
-        # Of an elected thread ptxas knows that it is one: else it makes a loop over threads of each copy.
+        # ptxas knows that an elected thread is a single one; for others it makes of each copy a loop over threads.
         with w.when(first), w.when(w.pure(f"icmp ne i32 {p.emit_primitive(fl.w, 'elect')}, 0")):
             fl.single = True
             fl.lower_block(op.producer)

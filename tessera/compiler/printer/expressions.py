@@ -110,7 +110,8 @@ def _weak(number: Number, e: ElementType) -> bool:
 
 
 def _strong(number: Number, e: ElementType) -> bool:
-    """The same of functions that give numbers their own type first."""
+    """Whether a function that gives numbers their own type first computes in `e` with the number and a tensor of type
+    `e`."""
     if isinstance(e, pointer_type):
         return False
     try:

@@ -104,7 +104,7 @@ class _Checker:
         }  # fmt: skip
 
     def block(self, block: Block) -> None:
-        # Of libdevice, by their place, as long as their code goes on.
+        # The ops of calls of libdevice that are inlined here, by call, as long as their code goes on.
         calls: dict[Loc, list[Op]] = {}
         for op in list(block):
             site = called_at(op)

@@ -324,8 +324,8 @@ class Pipeline:
         return b.emit(ops.SelectOp(wraps, b.emit(ops.XorOp(parity, const32(b, 1))), parity))
 
     def shifted_ops(self, shifted: Sequence[Shifted]) -> list[Op]:
-        """Of the new loop: MMAs that are to be shifted by an iteration, in front of each what names its buffer, behind
-        all what gives the buffers back; in order."""
+        """The ops of the new loop that are to be shifted by an iteration, in order: MMAs, in front of each the ops that
+        name its buffer, behind all those that give the buffers back."""
         body, slot = self.shifted_slot.owner, self.shifted_slot
         assert isinstance(body, Block)
         before = set(body)

@@ -132,7 +132,7 @@ def trim_loop(op: control.ForOp, rw: Rewriter) -> Sequence[Value] | None:
     if not drop:
         return None
     for i in drop:
-        # What still reads a dead argument only computes its own next value: any value will do.
+        # An op that still reads a dead argument only computes that argument's next value, so any value will do.
         rw.replace_uses(op.carried[i], op.inits[i])
     rw.set_operands(term, _without(drop, term.operands))
     for i in sorted(drop, reverse=True):

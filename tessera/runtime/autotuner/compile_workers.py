@@ -32,7 +32,7 @@ from tessera.utilities import PACKAGE
 
 START = "from tessera.runtime.autotuner.compile_workers import main; main()"
 LOOK = 0.5  # seconds between looks whether the parent is there
-# Of environment variables that a compilation may read.
+# The first letters of environment variables that a compilation may read.
 PREFIXES = (
     "TESSERA_",
     "TRITON_",

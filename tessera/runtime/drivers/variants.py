@@ -19,7 +19,7 @@ LEVEL = "tir"  # the output that both are made of
 
 
 class FallbackVariant:
-    """The same kernel for any launch, made and loaded once; native launches have its addresses."""
+    """Holds the variant of a kernel that suits any launch, made and loaded once; native launches have its addresses."""
 
     def __init__(self, kernel: CompiledKernel, driver: object) -> None:
         self.kernel, self.driver = kernel, driver
@@ -36,8 +36,8 @@ class FallbackVariant:
 
 
 def fallback_of(kernel: CompiledKernel) -> CompiledKernel:
-    """The same kernel without what its precondition is for: first for arrays that overlap, then one program a CTA
-    again, then pointers again, then pointers for what descriptors store."""
+    """Compile the kernel without what its precondition is for. What is given up first is that arrays do not overlap,
+    then several programs of a CTA, then TMA for pointers, then TMA for what descriptors store."""
     m = kernel.metadata
     has_more = {
         "no_alias": hasattr(m, "assumes_no_alias"), "persistent": hasattr(m, "resident_ctas"),

@@ -13,7 +13,7 @@ IN_DOUBT = -(1 << 63)
 
 @native(attributes="alwaysinline")
 def relation(x: u64, bytes_x: i64, y: u64, bytes_y: i64) -> i64:
-    """Of two addresses with the memory behind them; IN_DOUBT if only a bound of its size says that they overlap."""
+    """How the memory behind two addresses overlaps; IN_DOUBT is set if only a bound of its size says that it does."""
     if x == 0 or y == 0:
         return 0
     if x == y:
@@ -50,7 +50,7 @@ def fast_relations(slots: Pointer[i64], sizes: Pointer[i64], n: i64) -> i64:
 def relate(
     d: Head, values: Pointer[Object], slots: Pointer[i64], sizes: Pointer[i64], n: i64, units: i64
 ) -> i64:
-    """The same, exactly; negative: let Python see to it."""
+    """The relations of all pairs of pointers, exactly; negative if Python must find them."""
     coarse = fast_relations(slots, sizes, units)
     if coarse >= 0:
         return coarse

@@ -117,7 +117,7 @@ def read_fields(o: Object, row: ArrayType, found: Memory) -> bool:
 
 @native
 def read_by_accessors(d: Head, o: Object, row: ArrayType, found: Memory) -> bool:
-    """The same by torch's accessors; the size is a bound."""
+    """Read address and size of an array by torch's accessors; the size is a bound."""
     address = row.data_ptr(o, None)
     if address is None:
         return False

@@ -93,7 +93,7 @@ class TensorMaps:
 
     @property
     def address(self) -> int:
-        """Of the structure `Maps`, for native launches."""
+        """The address of the table of maps, for native launches."""
         return ctypes.addressof(self.table)
 
     def __call__(self, args: Sequence[object], grid: Sequence[int] = (1, 1, 1)) -> Maps:

@@ -52,7 +52,7 @@ class Settings:
         return given if self.binary else [*given, "--no-binary"]
 
     def digest(self) -> str:
-        """Of everything that a recording depends on besides the tree."""
+        """A digest of everything that a recording depends on besides the tree."""
         parts = [self.targets, self.only, str(self.binary), RECORDER.read_text(encoding="utf-8")]
         parts += [sys.version, version("llvmlite"), _ptxas() if self.binary else ""]
         for path in sorted(Path(self.inputs).glob("*")) if self.inputs else ():

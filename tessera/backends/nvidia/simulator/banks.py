@@ -13,8 +13,8 @@ BANKS = 32  # of shared memory, each 4 bytes wide
 
 @dataclass
 class Traffic:
-    """Of one instruction at one source line: how often a warp ran it, how many passes over the banks that took, and
-    how many it would have taken without conflicts."""
+    """Counts for one instruction at one source line how often a warp ran it, how many passes over the banks that took,
+    and how many it would have taken without conflicts."""
 
     accesses: int = 0
     passes: int = 0
@@ -26,7 +26,7 @@ class Traffic:
 
 
 def passes(where: np.ndarray, size: int, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each warp the passes that an access of `size` bytes at `where` takes, and those it would take at best.
+    """The passes that an access of `size` bytes at `where` takes, for each warp, and those that it would take at best.
 
     A warp goes in phases that move 128 bytes at most: all lanes, halves for 8 bytes, quarters for 16 (also the rows of
     a matrix of ldmatrix). A phase takes as many passes as there are different words in the bank that has most of them.

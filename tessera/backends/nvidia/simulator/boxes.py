@@ -61,8 +61,8 @@ class TensorMap:
         return (at ^ ((at >> 7 & PHASES[self.swizzle]) << 4)) - SHARED
 
     def lines(self, at: Sequence[int], load: bool) -> tuple[np.ndarray, np.ndarray, int, int]:
-        """Of the box whose first element has coordinates `at`: numbers of the rows that exist, their addresses, and
-        the first and last byte of a row that exists."""
+        """Finds the part of a box that exists, for the box whose first element has coordinates `at`: the numbers of
+        rows, their addresses, and the first and last byte of a row."""
         if at[-1] * self.size % 16:
             raise SimulatedHazard("the last coordinate of a box is no multiple of 16 bytes")
         place = self.index + np.array(at[:-1], np.int64).reshape(1, -1)

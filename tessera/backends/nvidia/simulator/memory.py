@@ -200,20 +200,20 @@ class Shared:
         self.unknown[line] = self.unknown.get(line, 0) + 1
 
     def fence(self, rank: int, warps: int) -> None:
-        """These warps' accesses are done, for the async proxy too."""
+        """Note that the accesses of these warps are done, also for the async proxy."""
         grains = slice(rank * (WINDOW // GRAIN), (rank * WINDOW + self.size + GRAIN - 1) // GRAIN)
         keep = np.uint64(~warps & (2**64 - 1))
         self.reads[grains] &= keep
         self.writes[grains] &= keep
 
     def remember(self, load: int, address: np.ndarray, mask: np.ndarray) -> None:
-        """A load's grains, until its results are needed."""
+        """Keep the grains that a load reads until its results are needed."""
         grains = (address.astype(np.int64) - SHARED) // GRAIN
         old = self.last.get(load)
         self.last[load] = np.where(mask, grains, -1 if old is None else old)
 
     def arrived(self, loads: list[int], on: np.ndarray, bits: np.ndarray) -> None:
-        """What some threads have read by these loads is in their registers."""
+        """Note that what some threads have read by these loads is in their registers."""
         for load in loads:
             last = self.last.get(load)
             if last is not None:
@@ -222,7 +222,7 @@ class Shared:
                 last[lanes] = -1
 
     def in_block(self, address: np.ndarray, rank: np.ndarray) -> np.ndarray:
-        """The same place in another CTA of the cluster."""
+        """The addresses of the same places in the shared memory of another CTA of the cluster."""
         return (
             (address - np.uint64(SHARED)) % np.uint64(WINDOW)
             + rank * np.uint64(WINDOW)
