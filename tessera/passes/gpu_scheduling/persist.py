@@ -19,7 +19,7 @@ from typing import Any
 
 from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
-from tessera.analysis.scratch import STAGING_BYTES
+from tessera.analysis.scratch import MAX_CONVERSION_BYTES, STAGING_BYTES
 from tessera.analysis.strided_views import StridedViews
 from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
@@ -114,7 +114,7 @@ class _Persistence:
     def _look_for_room(self, store: ops.StoreOp) -> None:
         """Whether CTAs are alone, and buffers for the result fit beside those of the loops."""
         tile: Any = store.value.type
-        result = min(STAGING_BYTES, tile.numel * tile.elem.storage_bytes)
+        result = min(STAGING_BYTES, _bytes(tile)) + self._rearranged(tile)
         warps: int = self.module.attrs["num_warps"]
         for loop in [op for op in self.func.walk() if isinstance(op, ops.ForOp)]:
             loads = [op for op in loop.body if isinstance(op, ops.DescriptorLoadOp)]
@@ -127,6 +127,13 @@ class _Persistence:
                 raise Declined("several CTAs share an SM")
             if size + result + SLACK > self.facts.max_shared_bytes:
                 raise Declined("there is no shared memory for the result beside the buffers")
+
+    def _rearranged(self, tile: Any) -> int:
+        """The bytes through which tiles of the result's shape that are loaded behind the loops become laid out as the
+        accumulators are: the buffers of the loops, which they would otherwise take, are in use all the time."""
+        loads = [op.result.type for op in self.func.body if isinstance(op, ops.LoadOp)]
+        whole = [t for t in loads if isinstance(t, TileType) and t.shape == tile.shape]
+        return max((min(MAX_CONVERSION_BYTES, _bytes(t)) for t in whole), default=0)
 
     def _wrap(self) -> None:
         """The loop around all that depends on the program."""
