@@ -33,10 +33,11 @@ def _parts(op: LoopOp, machine: Machine) -> int:
     """How many parts the reductions of a nest should be done in; 1: they stay whole."""
     inner = [x for x in op.body if isinstance(x, LoopOp | CombiningOp | SortOp)]
     reductions = [x for x in inner if isinstance(x, ReduceOp)]
-    same = len({x.extents for x in reductions}) == 1 and len(reductions) == len(inner)
+    totals = {product(list(x.extents)) for x in reductions}
+    same = len(totals) == 1 and len(reductions) == len(inner)
     if not same or any(isinstance(v.type, TensorType) for v in yielded(op.body)):
         return 1
-    total = product(list(reductions[0].extents))
+    (total,) = totals
     tiling = choose(op, op.extents, machine)
     programs, beside = tiling.programs, product([a.block for a in tiling.axes])
     if not isinstance(total, int) or not isinstance(programs, int) or not programs:

@@ -27,7 +27,8 @@ SizeOf = Callable[["int | Expr"], int]
 class Machine:
     """`bandwidth`: bytes a second of memory; `launch`: seconds for a kernel more; `rate`: scalar ops a second; `lanes`:
     programs that it takes to keep the machine busy; `cache`: bytes that a program reads again without memory; `gather`:
-    seconds for an element that is not loaded or stored with its neighbours."""
+    seconds for an element that is not loaded or stored with its neighbours; `few`: programs that leave most of the machine
+    idle, so that what they reduce is split among more where it can be (split.py)."""
 
     bandwidth: float
     launch: float
@@ -35,9 +36,10 @@ class Machine:
     lanes: int
     cache: int
     gather: float
+    few: int = 0
 
 
-GPU = Machine(bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18, gather=1e-13)
+GPU = Machine(bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18, gather=1e-13, few=16)
 CPU = Machine(bandwidth=3e10, launch=2e-6, rate=2e10, lanes=16, cache=1 << 20, gather=5e-10)
 
 
@@ -210,6 +212,26 @@ def is_pointwise(block: Block) -> bool:
 def has_reduction(block: Block) -> bool:
     """Whether a body reduces or scans, itself or inside."""
     return any(isinstance(op, CombiningOp) for op in block.walk())
+
+
+def longest_reduction(block: Block, size: SizeOf) -> int:
+    """The most elements that a reduction or a scan of a body goes through; 0 if there is none."""
+    return max((extent(op, size) for op in block.walk() if isinstance(op, CombiningOp)), default=0)
+
+
+def reduces_columns(loop: LoopOp) -> bool:
+    """Whether neighbours along the last index of a loop reduce what lies side by side in memory, as sums of columns
+    do: one program computes several of them."""
+    if not loop.extents:
+        return False
+    arg = loop.body.args[-1]
+    for op in loop.walk():
+        if isinstance(op, LoadOp) and arg in op.indices and op.parent_op() is not loop:
+            at = op.map.at([dim(k) for k in range(len(op.indices))], len(op.indices)).results
+            step = offset_of(op.tensor.type, at).coefficient(Dim(op.indices.index(arg)))
+            if step == 1:
+                return True
+    return False
 
 
 def has_scan(block: Block) -> bool:

@@ -23,6 +23,8 @@ from tessera.ir import Block, Builder, Op, Value
 from tessera.ir.applications import apply
 from tessera.ops import YieldOp
 
+MOST_WALKED = 16  # elements of a reduction inside of an inner loop
+LONG = 1 << 16  # elements of a program that take longer than another launch
 COLUMNS = 64  # that one program computes, where the shared index is the one that memory goes along
 
 
@@ -329,9 +331,11 @@ class Fusion:
         """Whether iterations of the shared indices keep the machine busy, or are done by a part of it in the time that
         a launch and the bytes between the two take."""
         if len(order) == len(a.extents) == len(b.extents):
-            return True
+            return not self._would_split(a, b)
         if len(order) < len(a.extents) and cost.has_reduction(a.body):
             return False  # each element that reads it would reduce anew
+        if len(order) < len(b.extents) and cost.longest_reduction(b.body, self.size) > MOST_WALKED:
+            return False  # an element of the inner loop would walk through a row by itself
         outer = programs = prod(self.size(b.extents[m]) for m in order)
         if len(b.extents) - 1 in order and cost.is_pointwise(b.body):
             programs = -(-outer // COLUMNS)
@@ -346,6 +350,13 @@ class Fusion:
             inner = [m for m in range(len(b.extents)) if m not in order]
             seconds += cost.gathered(b, inner) * cost.extent(b, self.size) * self.machine.gather
         return seconds <= before / bandwidth + self.machine.launch
+
+    def _would_split(self, a: LoopOp, b: LoopOp) -> bool:
+        """Whether a few programs would do long reductions of both, which are split if they are apart."""
+        rows = [cost.longest_reduction(x.body, self.size) for x in (a, b)]
+        outer = cost.extent(b, self.size)
+        programs = -(-outer // COLUMNS) if cost.reduces_columns(b) else outer
+        return programs <= self.machine.few and min(rows) * outer >= LONG * programs
 
     def _movable(self, first: LoopOp, last: LoopOp) -> list[Op] | None:
         """The ops that must move behind both; None if there is a way from one to the other around, or if the bound

@@ -1,0 +1,109 @@
+"""Loops that would be slower as one stay apart: long reductions in inner loops, and those of few programs on GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tessera.dtypes import float32
+from tessera.graph.build import GraphBuilder
+from tessera.graph.executable import machine_of
+from tessera.graph.ops import CombiningOp, LoopOp
+from tessera.graph.passes import optimize
+from tessera.graph.plan import Launch
+from tessera.graph.planner import Planner
+from tessera.graph.types import TensorType
+from tessera.ir import Module, Op
+from tests.unit.graph_kit import HOPPER, check, fp32, module_of
+
+RNG = np.random.default_rng(0)
+
+
+def numbers(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def nested(module: Module) -> list[Op]:
+    """Reductions in loops inside of others."""
+    loops = [op for op in module.functions[0].body if isinstance(op, LoopOp)]
+    return [
+        x for op in loops for x in op.walk()
+        if isinstance(x, CombiningOp) and x.parent_op() is not op
+        and isinstance(x.parent_op(), LoopOp)
+    ]  # fmt: skip
+
+
+def rows_with_bias(rows: int) -> Any:
+    """A bias of each place, and the maximum of each row with it, which only share the place: (8, 64) of (64, rows)."""
+
+    def build(g: GraphBuilder) -> Any:
+        x, w = g.input("x", fp32(8, 64, rows)), g.input("w", fp32(64, rows))
+        bias = g.loop([64, rows], lambda i, j: g.exp(g.load(w, i, j)))
+        sums = g.loop(
+            [8, 64],
+            lambda n, i: g.reduce(
+                "max", [rows], lambda r: g.add(g.load(x, n, i, r), g.load(bias, i, r))
+            ),
+        )
+        return bias, sums
+
+    return build
+
+
+@pytest.mark.parametrize(("rows", "inside"), [(8, True), (512, False)])
+def test_long_reductions_do_not_come_to_lie_in_inner_loops(rows: int, inside: bool):
+    build = rows_with_bias(rows)
+    assert bool(nested(optimize(module_of(build)))) == inside
+    check(optimize(module_of(build)), [numbers(8, 64, rows), numbers(64, rows)], rtol=1e-6)
+
+
+def columns(rows: int, device: str) -> Module:
+    """Sums of columns over one index and over two, and one that needs the first."""
+    g = GraphBuilder("columns", device=device)
+    x = g.input("x", TensorType((8 * rows, 64), float32, device=device))
+    y = g.input("y", TensorType((8, rows, 64), float32, device=device))
+    first = g.loop([64], lambda c: g.reduce("sum", [8 * rows], lambda r: g.load(x, r, c)))
+    other = g.loop([64], lambda c: g.reduce("sum", [8, rows], lambda n, r: g.load(y, n, r, c)))
+    last = g.loop(
+        [64],
+        lambda c: g.reduce(
+            "sum", [8, rows], lambda n, r: g.mul(g.load(y, n, r, c), g.load(first, c))
+        ),
+    )
+    g.output(first, other, last)
+    return g.finish()
+
+
+def launches(rows: int, device: str) -> list[Any]:
+    module = optimize(columns(rows, device))
+    steps = Planner(module.functions[0], machine_of(HOPPER)).run().steps
+    return [step.code.programs for step in steps if isinstance(step, Launch)]
+
+
+def test_long_columns_that_need_each_other_are_split_on_gpus():
+    """The two that do not are one kernel, and its parts another, though they go over other indices."""
+    programs = launches(4096, "cuda")
+    assert len(programs) == 4 and programs[0] > 64 and programs[2] > 64
+    assert len(launches(16, "cuda")) == 1  # short ones stay together
+
+
+def test_columns_stay_together_on_cpus():
+    module = optimize(columns(4096, "cpu"))
+    assert sum(isinstance(op, LoopOp) for op in module.functions[0].body) == 1
+
+
+def test_parts_over_several_indices_are_right():
+    def build(g: GraphBuilder) -> Any:
+        x, y, z = g.input("x", fp32(6000, 8)), g.input("y", fp32(3, 2000, 8)), g.input("z", fp32(8))
+        scaled = lambda v, c: g.mul(v, g.load(z, c))  # what both read makes them one loop
+        a = g.loop([8], lambda c: g.reduce("sum", [6000], lambda r: scaled(g.load(x, r, c), c)))
+        b = g.loop(
+            [8], lambda c: g.reduce("max", [3, 2000], lambda n, r: scaled(g.load(y, n, r, c), c))
+        )
+        return a, b
+
+    given = [numbers(6000, 8), numbers(3, 2000, 8), numbers(8)]
+    exe = check(optimize(module_of(build)), given, rtol=1e-3)
+    assert len(exe.plan.steps) == 2
