@@ -32,6 +32,7 @@ from tessera.graph.types import TensorType
 from tessera.ir import Module, Value
 from tessera.ops import FuncOp
 
+HOPPER = 90  # compute capability times ten
 WIDE = NARROW  # elements from which on offsets need 64 bits
 
 
@@ -40,8 +41,9 @@ def machine_of(target: GPUTarget) -> Machine:
     benchmarks/graph_fused.py."""
     if target.backend == "cuda":
         return Machine(
-            "cuda", False, tile=1024, row=8192, step=4096, lanes=132, columns=2048, walk=16
-        )
+            "cuda", False, tile=1024, row=8192, step=4096, lanes=132, columns=2048, walk=16,
+            products=target.arch == HOPPER,
+        )  # fmt: skip
     lanes = default_threads()
     return Machine(
         "cpu", True, tile=8192, row=16384, step=2048, lanes=lanes, columns=32768, walk=64

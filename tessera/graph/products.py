@@ -7,7 +7,7 @@ y = graph.loop (%i, %j) { relu(p[i, j] + b[j]) }     epilogue: the only reader, 
 
 from __future__ import annotations
 
-from tessera.graph.emit.matmul import Product
+from tessera.graph.emit.matmul import Product, pays
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.index import Expr, dim, expr
 from tessera.graph.ops import LoadOp, LoopOp, MatmulOp, ViewOp, yielded
@@ -41,7 +41,9 @@ def _product(op: MatmulOp, body: Block, machine: Machine, taken: set[Op]) -> Pro
     if loop is None or loop in taken:
         return Product(op, kept)
     groups = _groups(op, loop)
-    return Product(op, kept) if groups is None else Product(op, kept, loop, groups)
+    if groups is None or not pays(op, loop, machine):
+        return Product(op, kept)
+    return Product(op, kept, loop, groups)
 
 
 def _prologue(v: Value, op: MatmulOp) -> LoopOp | None:

@@ -213,7 +213,7 @@ class _Importer:
     def _lower(self, lower: Rule, node: Node) -> Any:
         """What the rule makes; all that it emitted is dropped when it gives up."""
         low, last = self.low, self.g.block.last
-        low.out = node.meta["val"]
+        low.out, low.node = node.meta["val"], node
         streams, seeds, moved = low.streams, dict(low.seeds), dict(self.devices.moved)
         try:
             args, kwargs = self._plain(node.args), self._plain(node.kwargs)

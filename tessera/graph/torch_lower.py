@@ -123,12 +123,13 @@ def rule_for(target: Any) -> Rule | None:
 
 class Lowering:
     """Builds the loops of one operation after the other in `g`. `out` is the fake tensor, or the tuple of them, that
-    torch computed for the operation."""
+    torch computed for the operation, `node` its node in torch's graph."""
 
     def __init__(self, g: GraphBuilder, eager_random: bool = False, products: str = "auto") -> None:
         self.g = g
         self.eager_random, self.products = eager_random, products
         self.out: Any = None
+        self.node: Any = None
         self.dims: list[Value] = []
         self.extents: list[Size | None] = []
         self.ranges = Ranges()

@@ -8,22 +8,34 @@ products these are is a rule (`profitable`), or said by `options={"matmul": "ker
 # torch gives most of its values no type.
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cache
+from math import prod
 from typing import Any
 
 import torch
 
+from tessera.backends.compiler import GPUTarget
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64
+from tessera.graph.emit import product_time
+from tessera.graph.emit.product_time import HALF, LAUNCH, MEMORY, Shape
+from tessera.graph.emit.tiling import Machine
+from tessera.graph.executable import machine_of
 from tessera.graph.index import Expr
+from tessera.graph.torch_host import target_of
 from tessera.graph.torch_lower import Lowering, Tensor, broadcast, placed, rule, whole
-from tessera.graph.torch_lower_pointwise import cast
-from tessera.graph.torch_tune import EAGER, TimedProduct, fastest, times_of
+from tessera.graph.torch_lower_pointwise import POINTWISE, cast
+from tessera.graph.torch_tune import EAGER, TimedProduct, fastest, known, times_of
 from tessera.graph.torch_types import NotLowered, Size
-from tessera.graph.types import TensorType, product
+from tessera.graph.types import TensorType
 from tessera.ir import Value
 
 TYPES = (float16, bfloat16, float32, float64)
-# Multiplications of the largest product that "auto" makes a kernel of.
-MOST = {"cpu": 1 << 30, "cuda": 0}
+MOST = 1 << 30  # multiplications of the largest product that "auto" makes a kernel of on a CPU
+LINE = 128  # bytes of a cache line, at which rows of operands begin
+LEAST = 64  # rows and columns
+# Operations that only say otherwise how a tensor's elements are numbered.
+VIEWS = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "alias", "detach")
 
 
 @rule("mm", "bmm")
@@ -67,7 +79,7 @@ def multiplied(low: Lowering, a: Tensor, b: Tensor, elem: dtype) -> Value:
     vector = a.shape[-2] == 1 or b.shape[-1] == 1
     timed = low.products == "timed" and not vector
     blocks = _timed(a, b, acc, elem) if timed else None
-    if blocks is None and low.products in ("auto", "timed") and not profitable(a, b):
+    if blocks is None and low.products in ("auto", "timed") and not profitable(low, a, b):
         raise NotLowered("eager's product is taken to be as fast")
     if vector:
         return _by_sums(low, a, b, acc, elem)
@@ -104,10 +116,62 @@ def _by_sums(low: Lowering, a: Tensor, b: Tensor, acc: dtype, elem: dtype) -> Va
     return low.inner([*a.shape[:-1], b.shape[-1]], body)[0].value
 
 
-def profitable(a: Tensor, b: Tensor) -> bool:
-    """The rule of "auto" (docs/graph-fusion.md): on CPUs all but very large products, and those of unknown sizes."""
-    work = product([*a.shape, b.shape[-1]])
-    return isinstance(work, int) and work <= MOST[a.device.split(":")[0]]
+def profitable(low: Lowering, a: Tensor, b: Tensor) -> bool:
+    """The rule of "auto" (docs/graph-fusion.md): on CPUs all but very large products, on GPUs those of half types whose
+    results the next operations would read from memory; none of unknown sizes."""
+    sizes = [*a.shape, b.shape[-1]]
+    if not all(isinstance(n, int) and n > 0 for n in sizes):
+        return False
+    *batch, m, k, n = known(sizes)
+    if a.device == "cpu":
+        return prod((*batch, m, k, n)) <= MOST
+    if not _machine(a.device).products or a.elem not in (float16, bfloat16):
+        return False
+    if min(m, n) < LEAST or not (_in_lines(a) and _in_lines(b)):
+        return False
+    shape = Shape(prod(batch), m, k, n)
+    ours = product_time.microseconds(shape, product_time.fastest(shape))
+    return ours < product_time.of_library(shape) + _saved(low.node, shape.batch * m * n * HALF)
+
+
+def _in_lines(x: Tensor) -> bool:
+    """Whether rows or columns of an operand lie in memory one element after the other and begin with a cache line."""
+    last = [s for s in (x.strides or (0, 0))[-2:] if s != 1]
+    return len(last) == 1 and isinstance(last[0], int) and last[0] * HALF % LINE == 0
+
+
+def _saved(node: Any, size: int) -> float:
+    """The µs that are saved where operations that read the product are computed in its kernel, element by element:
+    one launch, the reading of `size` bytes, and their writing where nobody else reads them."""
+    readers = list(_readers(node))
+    simple = {*POINTWISE, "_to_copy", "convert_element_type"}
+    elementwise = [u for u in readers if {_name(u), _packet(u)} & simple]
+    if not elementwise:
+        return 0.0
+    return LAUNCH + size * (1 + (len(elementwise) == len(readers))) / MEMORY
+
+
+def _readers(node: Any) -> Iterator[Any]:
+    """The operations that read a result, through views of all of its elements in their order."""
+    for user in node.users:
+        if _packet(user) in VIEWS:
+            yield from _readers(user)
+        else:
+            yield user
+
+
+def _name(node: Any) -> str:
+    """As rules are registered: "add.Tensor"."""
+    return str(node.target).removeprefix("aten.")
+
+
+def _packet(node: Any) -> str:
+    return _name(node).partition(".")[0]
+
+
+@cache
+def _machine(device: str) -> Machine:
+    return machine_of(target_of(device) or GPUTarget("cpu", "native", 1))
 
 
 def _precision(a: Tensor) -> str:

@@ -10,6 +10,7 @@ import pytest
 from tessera.dtypes import float32
 from tessera.graph.build import GraphBuilder
 from tessera.graph.executable import machine_of
+from tessera.graph.interp import function_of
 from tessera.graph.ops import CombiningOp, LoopOp
 from tessera.graph.passes import optimize
 from tessera.graph.plan import Launch
@@ -27,7 +28,7 @@ def numbers(*shape: int) -> Any:
 
 def nested(module: Module) -> list[Op]:
     """Reductions in loops inside of others."""
-    loops = [op for op in module.functions[0].body if isinstance(op, LoopOp)]
+    loops = [op for op in function_of(module).body if isinstance(op, LoopOp)]
     return [
         x for op in loops for x in op.walk()
         if isinstance(x, CombiningOp) and x.parent_op() is not op
@@ -78,7 +79,7 @@ def columns(rows: int, device: str) -> Module:
 
 def launches(rows: int, device: str) -> list[Any]:
     module = optimize(columns(rows, device))
-    steps = Planner(module.functions[0], machine_of(HOPPER)).run().steps
+    steps = Planner(function_of(module), machine_of(HOPPER)).run().steps
     return [step.code.programs for step in steps if isinstance(step, Launch)]
 
 
@@ -91,7 +92,7 @@ def test_long_columns_that_need_each_other_are_split_on_gpus():
 
 def test_columns_stay_together_on_cpus():
     module = optimize(columns(4096, "cpu"))
-    assert sum(isinstance(op, LoopOp) for op in module.functions[0].body) == 1
+    assert sum(isinstance(op, LoopOp) for op in function_of(module).body) == 1
 
 
 def test_parts_over_several_indices_are_right():

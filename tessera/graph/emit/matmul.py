@@ -11,13 +11,16 @@ store y
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tessera.dtypes import int32, int64
+from tessera.graph.emit import product_time
 from tessera.graph.emit.accesses import offset_of, through_views
 from tessera.graph.emit.kernel import KernelCode, finished
 from tessera.graph.emit.nest import PROGRAM, Nest, expr_of
+from tessera.graph.emit.product_time import HALF, TILES, Blocks, Shape
 from tessera.graph.emit.scopes import Index, Scope, delinearised
 from tessera.graph.emit.tiles import CannotEmit
 from tessera.graph.emit.tiling import Axis, Machine, Tiling, cdiv
@@ -25,11 +28,12 @@ from tessera.graph.index import Expr, Sym, expr, minimum
 from tessera.graph.ops import LoadOp, LoopOp, MatmulOp, yielded
 from tessera.graph.types import product
 from tessera.ir import Block, Op, Value
-from tessera.ops import YieldOp, control, tile
+from tessera.ops import YieldOp, arith, control, tile
 
 Size = int | Expr
 # Beside the rule's, where products are timed.
 GPU_TILES = ((64, 128), (128, 64), (128, 256), (64, 64))
+MOST_VARIANTS = 6  # of those whose times are estimated
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +52,16 @@ class Product:
         return [*self.prologues, self.op, *([self.epilogue] if self.epilogue else [])]
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Extents of a program's tiles, how many blocks of rows follow one another, warps, and how many tiles along k are
-    on their way at once (0: as the target has it)."""
-
-    m: int
-    n: int
-    k: int
-    group: int
-    warps: int
-    stages: int = 0
-
-
-def blocks_of(op: MatmulOp, machine: Machine) -> Blocks:
-    """The tile sizes of a product on a machine: its own, if it has any."""
+def blocks_of(op: MatmulOp, machine: Machine, epilogue: LoopOp | None = None) -> Blocks:
+    """The tile sizes of a product on a machine, with what reads it in its kernel: its own, if it has any."""
     if op.blocks:
         return Blocks(*op.blocks)
     (m, k), n = op.a.type.shape[-2:], op.b.type.shape[-1]
     if not machine.exact:
-        rows = 64 if isinstance(m, int) and m <= 64 else 128
-        return Blocks(
-            rows, 128, 32 if op.a.type.elem.storage_bytes >= 4 else 64, 8, 4 if rows == 64 else 8
-        )
+        shape = estimated(op, machine)
+        if shape is None:
+            return _gpu_blocks(op)
+        return product_time.fastest(shape, _tiles(op, epilogue))
     rows, columns = _side(m, 256), _side(n, 128)
     batch = product(list(op.a.type.shape[:-2]))
     while rows >= 64 and _few(batch, m, rows, n, columns, machine.lanes):
@@ -78,11 +69,56 @@ def blocks_of(op: MatmulOp, machine: Machine) -> Blocks:
     return Blocks(rows, columns, _depth(k), 2, 4)
 
 
+def estimated(op: MatmulOp, machine: Machine) -> Shape | None:
+    """The product, if its time on this machine can be estimated."""
+    (*batch, m, k), n = op.a.type.shape, op.b.type.shape[-1]
+    sizes = [n for n in (*batch, m, k, n) if isinstance(n, int) and n > 0]
+    halves = op.a.type.elem.storage_bytes == HALF
+    if not machine.products or not halves or len(sizes) < len(batch) + 3:
+        return None
+    return Shape(math.prod(sizes[:-3]), *sizes[-3:])
+
+
+def _tiles(op: MatmulOp, epilogue: LoopOp | None) -> tuple[Blocks, ...]:
+    """The tiles that a GPU has the registers for."""
+    if epilogue is None:
+        return TILES
+    count = product(list(op.result.type.shape))
+    loaded = {x.tensor for x in epilogue.body if isinstance(x, LoadOp)} - {op.result}
+    whole = sum(product(list(v.type.shape)) == count for v in loaded)
+    scalars = sum(isinstance(x, arith.Elementwise) for x in epilogue.body)
+    return product_time.fitting(whole + len(epilogue.results) - 1, scalars)
+
+
+def pays(op: MatmulOp, epilogue: LoopOp, machine: Machine) -> bool:
+    """Whether what reads a product is computed in its kernel in less time than apart from it."""
+    shape = estimated(op, machine)
+    if shape is None or op.blocks:
+        return True
+    alone, together = (
+        product_time.microseconds(shape, product_time.fastest(shape, t))
+        for t in (TILES, _tiles(op, epilogue))
+    )
+    moved = 2 * shape.batch * shape.m * shape.n * op.result.type.elem.storage_bytes
+    return together < alone + product_time.LAUNCH + moved / product_time.MEMORY
+
+
+def _gpu_blocks(op: MatmulOp) -> Blocks:
+    """Tiles that are not bad for any product."""
+    m = op.a.type.shape[-2]
+    rows = 64 if isinstance(m, int) and m <= 64 else 128
+    deep = 32 if op.a.type.elem.storage_bytes >= 4 else 64
+    return Blocks(rows, 128, deep, 8, 4 if rows == 64 else 8)
+
+
 def variants(op: MatmulOp, machine: Machine) -> list[Blocks]:
     """The tile sizes that may be the best ones of a product, those of `blocks_of` first."""
     b = blocks_of(op, machine)
+    shape = estimated(op, machine)
     if machine.exact:
         found = [replace(b, m=cdiv(b.m, 2)), replace(b, n=cdiv(b.n, 2)), replace(b, k=2 * b.k)]
+    elif shape is not None:
+        found = sorted(TILES, key=lambda x: product_time.microseconds(shape, x))[:MOST_VARIANTS]
     else:
         found = [replace(b, m=m, n=n, warps=8 if m * n >= 1 << 14 else 4) for m, n in GPU_TILES]
     whole = op.a.type.shape[-2], op.b.type.shape[-1], op.a.type.shape[-1]
@@ -123,7 +159,7 @@ def emit_matmul(p: Product, machine: Machine, wide: bool = False) -> KernelCode:
     op = p.op
     if not op.acc.is_floating() or not op.a.type.elem == op.b.type.elem:
         raise CannotEmit(f"a product of {op.a.type.elem.short} and {op.b.type.elem.short}")
-    blocks = blocks_of(op, machine)
+    blocks = blocks_of(op, machine, p.epilogue)
     *batch, m, n = op.result.type.shape
     axes = (
         Axis((0,), product(list(batch)), 1, None),

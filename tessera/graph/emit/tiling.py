@@ -27,7 +27,8 @@ class Machine:
     program takes at a time, on GPUs twice as many where programs are few; `lanes`: programs that run at once;
     `columns`: elements of the largest tile of columns that is kept whole; `walk`: elements of the longest reduction
     that each element of a tile walks through by itself; `part`: elements of a program that reduces a part of what
-    too few programs would reduce; `groups`: programs that walk through rows and reduce columns on the way."""
+    too few programs would reduce; `groups`: programs that walk through rows and reduce columns on the way; `products`:
+    whether times of matrix products can be estimated (product_time.py)."""
 
     name: str
     exact: bool
@@ -39,6 +40,7 @@ class Machine:
     walk: int
     part: int = 2048
     groups: int = 256
+    products: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ SizeOf = Callable[["int | Expr"], int]
 class Machine:
     """`bandwidth`: bytes a second of memory; `launch`: seconds for a kernel more; `rate`: scalar ops a second; `lanes`:
     programs that it takes to keep the machine busy; `cache`: bytes that a program reads again without memory; `gather`:
-    seconds for an element that is not loaded or stored with its neighbours; `few`: programs that leave most of the machine
-    idle, so that what they reduce is split among more where it can be (split.py)."""
+    seconds for an element that is not loaded or stored with its neighbours; `few`: programs that leave most of a
+    machine idle, so that what they reduce is split among more where it can be (split.py)."""
 
     bandwidth: float
     launch: float
@@ -39,7 +39,9 @@ class Machine:
     few: int = 0
 
 
-GPU = Machine(bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18, gather=1e-13, few=16)
+GPU = Machine(
+    bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18, gather=1e-13, few=16
+)
 CPU = Machine(bandwidth=3e10, launch=2e-6, rate=2e10, lanes=16, cache=1 << 20, gather=5e-10)
 
 

@@ -128,12 +128,11 @@ class _Persistence:
             if size + result + SLACK > self.facts.max_shared_bytes:
                 raise Declined("there is no shared memory for the result beside the buffers")
 
-    def _rearranged(self, tile: Any) -> int:
-        """The bytes through which tiles of the result's shape that are loaded behind the loops become laid out as the
-        accumulators are: the buffers of the loops, which they would otherwise take, are in use all the time."""
+    def _rearranged(self, tile: TileType) -> int:
+        """The bytes of shared memory in which tiles that are loaded behind the loops are laid out as the result is."""
         loads = [op.result.type for op in self.func.body if isinstance(op, ops.LoadOp)]
-        whole = [t for t in loads if isinstance(t, TileType) and t.shape == tile.shape]
-        return max((min(MAX_CONVERSION_BYTES, _bytes(t)) for t in whole), default=0)
+        whole = [_bytes(t) for t in loads if isinstance(t, TileType) and t.shape == tile.shape]
+        return min(MAX_CONVERSION_BYTES, max(whole, default=0))
 
     def _wrap(self) -> None:
         """The loop around all that depends on the program."""
