@@ -236,10 +236,28 @@ def _abs(x: Scalar, op: Op, elem: ElementType, a: str) -> str:
     return w.add(t, flipped, w.pure(f"lshr {t} {a}, {elem.bits - 1}"))
 
 
+ORDERS: dict[str, Callable[[int, int], bool]] = {
+    "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__,
+}  # fmt: skip
+
+
 # --- choices -------------------------------------------------------------------------------------------------
 @lowers(arith.CmpOp)
 def _compare(fl: FunctionLowering, op: arith.CmpOp) -> None:
-    map_registers(fl, op, TABLE[arith.CmpOp], _constant_bits(fl, op.result))
+    map_registers(fl, op, _compared, _constant_bits(fl, op.result))
+
+
+def _compared(x: Scalar, op: arith.CmpOp, elem: ElementType, a: str, b: str) -> str:
+    """Known where all threads' elements of a register lie on one side of a number, as those of a tile of 1,024 that lie
+    behind the end of a row of 768: nothing is loaded, computed or stored for them."""
+    if op.predicate in ORDERS and not is_float(elem) and is_number(b):
+        base, constant = split(x.w.offsets, a)
+        most = x.w.limits.get(base)
+        if most is not None and min(constant, int(b)) >= 0:
+            found = {ORDERS[op.predicate](n + constant, int(b)) for n in (0, most)}
+            if len(found) == 1:
+                return "true" if found.pop() else "false"
+    return TABLE[arith.CmpOp](x, op, elem, a, b)
 
 
 def _constant_bits(fl: FunctionLowering, v: Value) -> int:

@@ -192,6 +192,7 @@ class FunctionLowering:
         if constant & thread_mask:
             base = w.pure(f"xor i32 {base}, {constant & thread_mask}")
             constant &= ~thread_mask
+        w.limits[base] = thread_mask
         return w.add_const("i32", base, constant)
 
     def flat_indices(self, layout: LinearLayout) -> list[str]:

@@ -82,7 +82,7 @@ class Writer:
     """The body of one function."""
 
     __slots__ = (
-        "_hoisted", "_numbered", "_of_thread", "_trail", "block", "count", "halves", "lines", "module",
+        "_hoisted", "_numbered", "_of_thread", "_trail", "block", "count", "halves", "limits", "lines", "module",
         "offsets", "parts", "prologue", "packed",
     )  # fmt: skip
 
@@ -99,6 +99,7 @@ class Writer:
         self._trail: list[list[str]] = [[]]
         # Value -> (base, constant): ints and pointers.
         self.offsets: dict[str, tuple[str, int]] = {}
+        self.limits: dict[str, int] = {}  # names that are in 0..n for all threads
         self.halves: dict[tuple[str, str], str] = {}  # elements of a 2-vector -> the vector
         # Narrow elements that were unpacked -> the register that had them.
         self.packed: dict[tuple[str, ...], str] = {}
