@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import chart
+import model_tables
 import record
 from record import Results, Row
 
@@ -268,6 +269,11 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "launch": launch_table,
     "compile": compile_table,
     "graph-fused": fused_table,
+    "graph-models": lambda: model_tables.summary(table),
+    **{
+        f"graph-models-{mode}": lambda mode=mode: model_tables.models(mode, table)
+        for mode in model_tables.MODES
+    },
     "cpu-rows": lambda: cpu_table("rows"),
     "cpu-matmul": lambda: cpu_table("matmul"),
     **{
