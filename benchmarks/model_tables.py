@@ -51,7 +51,17 @@ def summary(table: Table) -> list[str]:
                         cells.append(geomean(found) + least)
             count = sum(r.name == "step" for r in rows)
             lines.append([f"{mode}, {dtype}", str(count), *cells])
-    columns = ["what", "models", "GPU time", "vs eager", "step", "vs eager", "cold compile", "kernels", "memory"]
+    columns = [
+        "what",
+        "models",
+        "GPU time",
+        "vs eager",
+        "step",
+        "vs eager",
+        "cold compile",
+        "kernels",
+        "memory",
+    ]
     return table([*columns, "vs eager"], lines)
 
 

@@ -171,7 +171,7 @@ def executable_of(imported: Imported, options: Options) -> Callable[[list[Any]],
     if options.fuse:
         optimize(imported.module, round_between=exact)
         verify(imported.module)  # a fault of a pass gives no wrong numbers
-    host = TorchHost(imported.targets, imported.objects, imported.device)
+    host = TorchHost(imported.targets, imported.objects, imported.device, imported.places)
     if options.kernels == "interpreted":
         return Interpreted(imported.module, host)
     target = target_of(imported.device)

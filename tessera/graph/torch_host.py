@@ -16,7 +16,7 @@ from tessera.backends.compiler import GPUTarget
 from tessera.graph.host import GraphCall
 from tessera.graph.index import Expr, Sym
 from tessera.graph.ops import ExternOp
-from tessera.graph.torch_types import MOVE, SEED, WRITE, any_torch_type
+from tessera.graph.torch_types import MOVE, SEED, WRITE, Places, any_torch_type
 from tessera.graph.types import Name, Place
 
 # Types whose elements NumPy has, too.
@@ -69,17 +69,20 @@ def current(device: str) -> AbstractContextManager[None]:
 
 
 class TorchHost:
-    """Runs the externs that `targets` knows; `objects` is what names in their arguments stand for."""
+    """Runs the externs that `targets` knows; `objects` is what names in their arguments stand for, `places` which of
+    their results a graph has."""
 
     def __init__(
         self,
         targets: Mapping[str, Callable[..., Any]],
         objects: Mapping[str, Any],
         device: str = "cpu",
+        places: Places | None = None,
     ) -> None:
         self.targets = {SEED: draw_seed, MOVE: moved, WRITE: assign, **targets}
         self.objects = objects
         self.device = device
+        self.places = places or {}
         if device.startswith("cuda"):
             index = torch.device(device).index
             self.index: int = torch.cuda.current_device() if index is None else index
@@ -178,6 +181,7 @@ class TorchHost:
         """`extern` as a function of arrays and symbols."""
         target, may_alias = self.targets[op.target], self.may_alias[op.target]
         types = [v.type for v in op.results]
+        places = self.places.get((op.target, len(types)))
         sized = any(
             _is_sized(x) for x in (op.arguments, op.keywords, *(t.all_strides for t in types))
         )
@@ -189,6 +193,8 @@ class TorchHost:
             named = {name: self._argument(x, arrays, env) for name, x in op.keywords}
             found = target(*given, **named)
             several = found if isinstance(found, (list, tuple)) else (found,)
+            if places is not None:  # eager may give tensors where torch's tracing foretold none
+                several = [several[k] for k in places]
             results = [x for x in several if isinstance(x, torch.Tensor)]
             if may_alias:
                 results = _apart(results, arrays)

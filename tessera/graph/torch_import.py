@@ -35,7 +35,15 @@ from tessera.graph.torch_lower import Float, Lowering, Rule, Tensor, rule_for, w
 from tessera.graph.torch_numbers import Computed, Numbers
 from tessera.graph.torch_options import Options
 from tessera.graph.torch_origins import origin_of
-from tessera.graph.torch_types import WRITE, NotLowered, Size, size_of, sizes_of, tensor_type
+from tessera.graph.torch_types import (
+    WRITE,
+    NotLowered,
+    Places,
+    Size,
+    size_of,
+    sizes_of,
+    tensor_type,
+)
 from tessera.graph.torch_user_kernels import REASON, UserKernel, is_user_kernel, user_kernel
 from tessera.graph.types import Name, Place
 from tessera.ir import Module, Value
@@ -56,14 +64,16 @@ class NotImported(Exception):
 class Imported:
     """A graph of the IR, and what its externs and arguments are in torch.
 
-    `targets`: functions by an extern's target; `objects`: what `Name`s stand for. `constants`: tensors that are the
-    last arguments but for `numbers`, floats that are computed from sizes. `symbols`: the arguments of the IR that are
-    sizes, by symbol; `sizes`: those that are computed from others. `outputs`: for each output of torch's graph the
-    position of the IR's result, or an expression, or None. `externs`: (operation, reason)."""
+    `targets`: functions by an extern's target; `objects`: what `Name`s stand for; `places`: which results of a target
+    the graph has, by how many it has. `constants`: tensors that are the last arguments but for `numbers`, floats that
+    are computed from sizes. `symbols`: the arguments of the IR that are sizes, by symbol; `sizes`: those that are
+    computed from others. `outputs`: for each output of torch's graph the position of the IR's result, or an expression,
+    or None. `externs`: (operation, reason)."""
 
     module: Module
     targets: dict[str, Callable[..., Any]] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
+    places: Places = field(default_factory=dict)
     constants: list[Any] = field(default_factory=list)
     numbers: list[Computed] = field(default_factory=list)
     sizes: dict[str, Computed] = field(default_factory=dict)
@@ -269,6 +279,9 @@ class _Importer:
         fakes = list(value) if isinstance(value, (list, tuple)) else [value]
         plain = [f is None or _is_number(f) for f in fakes]
         types = [tensor_type(self._strided(f)) for f, p in zip(fakes, plain, strict=True) if not p]
+        places = tuple(k for k, p in enumerate(plain) if not p)
+        if self.found.places.setdefault((target, len(types)), places) != places:
+            self.found.places[target, len(types)] = None
         results = self._called(
             target, node, self._plain(node.args), self._plain(node.kwargs), types
         )

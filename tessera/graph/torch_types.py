@@ -18,6 +18,7 @@ from tessera.graph.index import Expr, expr, maximum, minimum, size, sym
 from tessera.graph.types import ForeignType, TensorType, row_major
 
 Size = int | Expr
+Places = dict[tuple[str, int], tuple[int, ...] | None]  # of results, by target and their number
 # Externs of our own: a random number, a copy on another device, the elements of one tensor written to another.
 SEED, MOVE, WRITE = "tessera.seed", "tessera.move", "tessera.write"
 

@@ -258,3 +258,18 @@ def test_distributed_wrappers(tmp_path: Any):
             assert difference(found, [p.grad for p in plain.parameters()]) is None
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_eager_may_give_more_tensors_than_tracing_foretells():
+    """As attention of a GPU's library does; which ones count is known by their places."""
+    library = torch.library.Library("tessera_test", "FRAGMENT")
+    library.define("three(Tensor x) -> (Tensor, Tensor, Tensor)")
+    library.impl("three", lambda x: (x + 1, x.new_ones(3), x * 2), "CPU")
+    fake = lambda x: (torch.empty_like(x), None, torch.empty_like(x))
+    torch.library.register_fake("tessera_test::three", fake, lib=library)
+
+    def f(x: Any) -> Any:
+        first, _, last = torch.ops.tessera_test.three(x)
+        return first.sin() + last
+
+    compare(f, torch.randn(4))

@@ -21,7 +21,14 @@ from tessera.graph.ops import (
     yielded,
 )
 from tessera.graph.passes.cost import is_inside
-from tessera.graph.passes.facts import NESTS, Leaves, SymbolRanges, extent_of, symbol_ranges
+from tessera.graph.passes.facts import (
+    NESTS,
+    Leaves,
+    SymbolRanges,
+    extent_of,
+    shared_ranges,
+    symbol_ranges,
+)
 from tessera.graph.passes.inline import selected
 from tessera.graph.passes.reindex import REINDEX
 from tessera.graph.passes.scatters import SCATTERS
@@ -153,7 +160,8 @@ def view_of_view(op: ViewOp, rw: GraphRewriter) -> Value | None:
 @rule(GRAPH, ViewOp)
 def simple_view(op: ViewOp, rw: GraphRewriter) -> Op | None:
     """The map of a view, simplified within its shape"""
-    map = op.index_map.simplify(Ranges.of_extents(op.result.type.shape, rw.symbols))
+    ranges = shared_ranges(op.result.type.shape, tuple(sorted(rw.symbols.items())))
+    map = op.index_map.simplify(ranges)
     if map == op.index_map:
         return None
     op.index_map = map

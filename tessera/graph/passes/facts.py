@@ -45,7 +45,7 @@ def is_index(v: Value) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _ranges(
+def shared_ranges(
     extents: tuple[int | Expr | None, ...],
     symbols: tuple[tuple[str, tuple[int, int | None]], ...],
 ) -> Ranges:
@@ -93,7 +93,7 @@ class Leaves:
 
     def ranges(self, symbols: SymbolRanges) -> Ranges:
         """The ranges of the dimensions: indices are below their extents, nothing is known about data."""
-        return _ranges(tuple(map(extent_of, self.values)), tuple(sorted(symbols.items())))
+        return shared_ranges(tuple(map(extent_of, self.values)), tuple(sorted(symbols.items())))
 
     def units(self) -> dict[Any, int]:
         """Dimensions that are 0, because their extent is 1."""
