@@ -54,11 +54,16 @@ def taken(x: Scalar, elem: dtype, inside: dtype) -> Scalar:
     return cast(cast(x, elem) if narrowed else x, inside)
 
 
+def added_as(kind: str, elem: dtype) -> str:
+    """The reduction that a sum or product is of a type: truth values, of which 1 + 1 is 1, are joined."""
+    return {"sum": "any", "prod": "all"}.get(kind, kind) if elem == int1 else kind
+
+
 def simple_reduction(
     low: Lowering, x: Tensor, kind: str, dims: Any, keepdim: bool, inside: dtype
 ) -> Tensor:
     """One of the builder's reductions, of the values cast to `inside`."""
-    chosen = dims_of(dims, x.rank)
+    chosen, kind = dims_of(dims, x.rank), added_as(kind, inside)
 
     def body(extents: list[Size], element: Any) -> Scalar:
         total = low.reduce(kind, extents, lambda i: taken(element(i), low.elem, inside))

@@ -120,6 +120,16 @@ def test_whole_numbers_that_no_float_holds_have_common_multiples():
     compare(torch.lcm, torch.tensor([2**24 + 1, 2**62, 0, 21]), torch.tensor([1, 1, 0, 6]))
 
 
+def test_sums_and_products_of_truth_values_are_such():
+    def joined(x: Any) -> list[Any]:
+        kind = torch.bool
+        return [x.sum(1, dtype=kind), x.sum(dtype=kind), x.prod(1, dtype=kind), x.prod(dtype=kind)]
+
+    compare(
+        joined, torch.tensor([[1.0, 0.5, 0.0, 2.0], [0.0, 0.0, 0.0, -0.0], [1.0, 1.0, 3.0, NAN]])
+    )
+
+
 def test_memory_under_another_type():
     def viewed(x: Any, flags: Any, bytes: Any) -> list[Any]:
         y = x + 1
