@@ -4,13 +4,14 @@
 # torch gives most of its values no type.
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from tessera.dtypes import dtype, float32
 from tessera.graph.emit.attention_grads import waste
 from tessera.graph.index import Expr, dim
+from tessera.graph.scalars import function, where
 from tessera.graph.torch_lower import Lowering, Tensor, broadcast, placed, rule, whole
 from tessera.graph.torch_lower_matmul import TYPES, accumulator, value_of
 from tessera.graph.torch_lower_pointwise import cast
@@ -64,24 +65,11 @@ def gradients(
 
 @rule("_scaled_dot_product_flash_attention_backward")
 def flash_gradients(
-    low: Lowering,
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    logs: Tensor,
-    _first_q: Any,
-    _first_k: Any,
-    _most_q: Any,
-    _most_k: Any,
-    dropout: float,
-    causal: bool,
-    *_seeds: Any,
-    scale: float | None = None,
+    low: Lowering, grad: Tensor, *given: Any, scale: float | None = None
 ) -> list[Tensor]:
-    if low.products != "kernel":
-        raise NotLowered("on GPUs eager's gradients are taken to be as fast")
+    """Of queries and keys whose number torch also gives for each sequence of a batch."""
+    _check_asked(low)
+    q, k, v, out, logs, _, _, _, _, dropout, causal, *_ = given
     if causal and q.shape[2] != k.shape[2]:
         raise NotLowered("a causal mask that ends at the last key")
     return _gradients(low, Forward(q, k, v, None, out, logs, dropout, causal, scale), grad)
@@ -89,29 +77,21 @@ def flash_gradients(
 
 @rule("_scaled_dot_product_efficient_attention_backward")
 def efficient_gradients(
-    low: Lowering,
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    logs: Tensor,
-    _seed: Any,
-    _offset: Any,
-    dropout: float,
-    wanted: Sequence[bool],
-    causal: bool = False,
-    *,
-    scale: float | None = None,
+    low: Lowering, grad: Tensor, *given: Any, scale: float | None = None
 ) -> list[Tensor | None]:
+    _check_asked(low)
+    q, k, v, bias, out, logs, _, _, dropout, wanted, *causal = given
+    if not all(wanted[:3]):
+        raise NotLowered("attention without a gradient of an operand")
+    logs = view(logs, coordinates(3), q.shape[:3])  # whose rows are padded
+    of = Forward(q, k, v, bias, out, logs, dropout, any(causal), scale)
+    of_bias = of_scores(low, of, grad) if wanted[3] and bias is not None else None
+    return [*_gradients(low, of, grad), of_bias]
+
+
+def _check_asked(low: Lowering) -> None:
     if low.products != "kernel":
         raise NotLowered("on GPUs eager's gradients are taken to be as fast")
-    if list(wanted) != [True, True, True, False]:
-        raise NotLowered("attention with a gradient of its bias, or without one of an operand")
-    logs = view(logs, coordinates(3), q.shape[:3])  # whose rows are padded
-    of = Forward(q, k, v, bias, out, logs, dropout, causal, scale)
-    return [*_gradients(low, of, grad), None]
 
 
 @dataclass(frozen=True)
@@ -144,21 +124,54 @@ def _gradients(low: Lowering, of: Forward, grad: Tensor) -> list[Tensor]:
     q, k, v = of.q, of.k, of.v
     _check(low, q, k, v, of.dropout)
     _check_sums(q, of.logs.elem)
-    acc = accumulator(q.elem)
+    bias = None if of.bias is None else value_of(low, _four(of.bias, q, k))
+    results = low.g.attention_grads(
+        value_of(low, q), value_of(low, k), value_of(low, v), value_of(low, grad),
+        value_of(low, of.logs), _deltas(low, of, grad).value, _scale(q, of.scale), bias, of.causal,
+    )  # fmt: skip
+    return [whole(placed(x, o)) for x, o in zip(results, low.out[:3], strict=True)]
+
+
+def _deltas(low: Lowering, of: Forward, grad: Tensor) -> Tensor:
+    """(grad * attention).sum(-1)."""
+    acc = accumulator(of.q.elem)
 
     def delta(i: list[Expr]) -> Any:
         def term(e: list[Expr]) -> Any:
             return cast(low.load(grad, [*i, *e]), acc) * cast(low.load(of.out, [*i, *e]), acc)
 
-        return low.reduce("sum", [v.shape[3]], term)
+        return low.reduce("sum", [of.v.shape[3]], term)
 
-    bias = None if of.bias is None else value_of(low, _four(of.bias, q, k))
-    deltas = low.inner(q.shape[:3], delta)[0].value
-    results = low.g.attention_grads(
-        value_of(low, q), value_of(low, k), value_of(low, v), value_of(low, grad),
-        value_of(low, of.logs), deltas, _scale(q, of.scale), bias, of.causal,
-    )  # fmt: skip
-    return [whole(placed(x, o)) for x, o in zip(results, low.out[:3], strict=True)]
+    return low.inner(of.q.shape[:3], delta)[0]
+
+
+def of_scores(low: Lowering, of: Forward, grad: Tensor) -> Tensor:
+    """The gradient of the scores, which is that of a bias of their shape: two products, and what becomes of them."""
+    q, k, v = of.q, of.k, of.v
+    assert of.bias is not None
+    if q.shape[1] != k.shape[1]:
+        raise NotLowered("a gradient of a bias of heads that share keys")
+    acc, scale = accumulator(q.elem), _scale(q, of.scale)
+    products = [_of_heads(low, a, b, acc) for a, b in ((q, k), (grad, v))]
+    deltas, bias = _deltas(low, of, grad), _four(of.bias, q, k)
+
+    def body(i: list[Expr]) -> Any:
+        dots, dp = (low.load(x, i) for x in products)
+        score = dots * scale + cast(low.load(bias, broadcast(bias, i)), acc)
+        if of.causal:
+            score = where(low.position(i[3]) <= low.position(i[2]), score, -math.inf)
+        logs = low.load(of.logs, i[:3])
+        none = logs.eq(-math.inf)  # of a query that sees no key
+        weight = function("exp", score - where(none, 0, logs))
+        return (weight * (dp - low.load(deltas, i[:3]))).rounded(low.elem_of(low.out[3]))
+
+    return low.loop([*q.shape[:3], k.shape[2]], body, low.out[3])
+
+
+def _of_heads(low: Lowering, a: Tensor, b: Tensor, acc: dtype) -> Tensor:
+    """a @ b.T of each head, in the type that it is added up in."""
+    turned = view(b, [dim(0), dim(1), dim(3), dim(2)], [*b.shape[:2], b.shape[3], b.shape[2]])
+    return whole(low.g.matmul(value_of(low, a), value_of(low, turned), acc, acc))
 
 
 def _scale(q: Tensor, given: float | None) -> float:

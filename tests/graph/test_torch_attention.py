@@ -14,10 +14,11 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from tessera.backends.compiler import GPUTarget  # noqa: E402
-from tessera.graph.executable import machine_of  # noqa: E402
+from tessera.graph.executable import compile_graph, machine_of  # noqa: E402
 from tessera.graph.passes import optimize  # noqa: E402
 from tessera.graph.plan import Extern, Launch  # noqa: E402
 from tessera.graph.planner import Planner  # noqa: E402
+from tessera.graph.torch_host import TorchHost  # noqa: E402
 from tessera.graph.torch_import import import_graph  # noqa: E402
 from tessera.graph.torch_options import Options  # noqa: E402
 from tests.graph.torch_kit import recording  # noqa: E402
@@ -155,6 +156,43 @@ def test_gradients_on_gpus_are_kernels_where_an_option_says_so(bias: bool):
     externs, kernels = backward_of(torch.bfloat16, bias)
     assert externs == []
     assert sum("attention" in name for name in kernels) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_a_bias_are_kernels(dtype: Any):
+    """What torch calls on GPUs, computed on the CPU; one query sees no key, and a bias is that of all heads."""
+    torch.manual_seed(0)
+    cpu = {"device": "cpu"}
+    q, k, v, grad = (
+        torch.randn(2, 3, n, d, **cpu).to(dtype)
+        for n, d in ((40, 16), (33, 16), (33, 24), (40, 24))
+    )
+    bias = torch.randn(2, 1, 40, 33, **cpu).to(dtype)
+    bias[:, :, 1] = -torch.inf
+    wide = [x.double().requires_grad_() for x in (q, k, v, bias)]
+    scores = 0.3 * wide[0] @ wide[1].mT + wide[3]
+    weights = torch.where(scores == -torch.inf, 0.0, scores).softmax(-1) * (scores != -torch.inf)
+    exact = torch.autograd.grad(weights @ wide[2], wide, grad.double())
+    rows = torch.zeros(2, 3, 64, **cpu)  # which are padded
+    rows[..., :40] = scores.detach().logsumexp(-1)
+    given = [grad, q, k, v, bias, (weights @ wide[2]).detach().to(dtype), rows]
+
+    def backward(*given: Any) -> Any:
+        seed = torch.zeros((), dtype=torch.int64, device="cpu")
+        expanded, wanted = given[4].expand(2, 3, 40, 33), [True] * 4
+        attend = torch.ops.aten._scaled_dot_product_efficient_attention_backward
+        found = attend(*given[:4], expanded, *given[5:], seed, seed, 0.0, wanted, False, scale=0.3)
+        return *found[:3], found[3].sum(1, keepdim=True)
+
+    with FakeTensorMode() as fakes:
+        graph = make_fx(backward, tracing_mode="fake")(*map(fakes.from_tensor, given))
+        imported = import_graph(graph, Options(matmul="kernel"))
+    optimize(imported.module)
+    exe = compile_graph(imported.module, TorchHost(imported.targets, imported.objects))
+    assert all(isinstance(step, Launch) for step in exe.plan.steps)
+    near = {"rtol": 1e-5, "atol": 1e-5} if dtype is torch.float32 else {"rtol": 0.02, "atol": 0.03}
+    for found, want in zip(exe(list(given)), exact, strict=True):
+        torch.testing.assert_close(found.double(), want, **near)
 
 
 def test_attention_of_sizes_that_change_is_compiled_once():
