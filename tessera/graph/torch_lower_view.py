@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.graph.index import Expr, IndexMap, dim, expr
+from tessera.graph.index import Expr, IndexMap, Ranges, dim, expr, is_nonnegative, maximum
 from tessera.graph.scalars import where
 from tessera.graph.torch_lower import Lowering, Tensor, dims_of, rule, whole
 from tessera.graph.torch_types import NotLowered, Size, sizes_of
@@ -85,14 +85,24 @@ def slice_(
 
 
 def first_of(count: Size, start: Any) -> Expr:
-    """Where a slice starts, within bounds."""
+    """Where a slice starts, within bounds if it has elements. A negative start counts from the end."""
     if start is None:
         return expr(0)
     if isinstance(start, int) and isinstance(count, int):
         return expr(max(start + count, 0) if start < 0 else min(start, count))
     if isinstance(start, int) and start < 0:
-        return expr(count) + start
-    return expr(start)
+        return maximum(expr(count) + start, expr(0))
+    return from_end(maximum(expr(start), -expr(count)), count) if signed(start) else expr(start)
+
+
+def signed(place: Any) -> bool:
+    """Whether a place may be negative."""
+    return not is_nonnegative(expr(place), Ranges())
+
+
+def from_end(place: Expr, count: Size) -> Expr:
+    """A place that counts from the end if it is negative, as one that counts from the start."""
+    return place % maximum(expr(count), expr(1))
 
 
 @rule("select.int")
@@ -100,7 +110,10 @@ def select(low: Lowering, x: Tensor, at: int, index: Any) -> Tensor:
     at %= x.rank
     if not isinstance(index, (int, Expr)):
         raise NotLowered("an index that depends on the data")
-    place = expr(x.shape[at]) + index if isinstance(index, int) and index < 0 else expr(index)
+    if isinstance(index, int) and index < 0:
+        place = expr(x.shape[at]) + index
+    else:
+        place = from_end(index, x.shape[at]) if signed(index) else expr(index)
     kept = [dim(k - (k > at)) for k in range(x.rank)]
     kept[at] = place
     return view(x, kept, [n for k, n in enumerate(x.shape) if k != at])

@@ -177,3 +177,19 @@ def test_scalars_and_numbers():
     for x in (R(()), R(3)):
         for n, scale in ((1, 0.5), (2, 1.5), (3, -2.0)):
             compare(f, x, n, scale)
+
+
+def from_the_end(x: Any) -> list[Any]:
+    """Slices that may begin before the first element, and places that depend on sizes."""
+    rows, columns = x.shape
+    found = [x[:, -5:] * 2, x[-5:-1:2] * 2, x[-(rows // 2) :] * 2, x[columns - rows :] * 2]
+    found += [x[-(rows // 2)] * 2, x[rows // 2, columns - 1] * 2]
+    return [*found, torch.slice_scatter(x, x[:, -5:] + 1, 1, -5)]
+
+
+def test_places_that_count_from_the_end_of_sizes_that_change():
+    torch._dynamo.reset()
+    compiled = torch.compile(from_the_end, backend="tessera", dynamic=True)
+    for shape in ((7, 9), (9, 7), (3, 4), (4, 3), (6, 5), (33, 3)):
+        x = torch.randn(shape)
+        assert difference(compiled(x), from_the_end(x)) is None, shape
