@@ -1,8 +1,8 @@
 """Runs a tool so that it never outlives what it is run for: the time it may take, an interrupt, this process.
 
-The tool runs below a shell in a process group of its own, which is killed when time is over or an exception passes. If
-this process is killed itself, nobody is left to do that: a second process of the group waits for the end of a pipe that
-only this process holds open, and kills the group then. (Linux could send a signal at the parent's death, but of the
+The tool runs in a process group of its own, which is killed when time is over or an exception passes. If this process
+is killed itself, nobody is left to do that: a second process of the group waits for the end of a pipe that only this
+process holds open, and kills the group then. After the tool's end that group is itself alone. (Linux could send a signal at the parent's death, but of the
 *thread* that started the tool, and only by code that runs in a fork of this process.)
 """
 
@@ -15,19 +15,12 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# $@: the tool. Standard input: the pipe; the tool does not get it. The shell's exit status is the tool's.
+# $@: the tool, which takes the shell's place. Standard input: the pipe, which the tool does not get.
 SUPERVISED = """
 exec 3<&0 </dev/null
-"$@" 3<&- &
-tool=$!
 { read -r nothing <&3; kill -KILL 0; } >/dev/null 2>&1 &
-watch=$!
-wait $tool
-status=$?
-kill -KILL $watch >/dev/null 2>&1
-exit $status
+exec "$@" 3<&-
 """
-MOST_SIGNALS = 64  # numbers of signals, as Linux has
 
 
 @dataclass(frozen=True)
@@ -60,9 +53,7 @@ def run_tool(command: Sequence[str], seconds: float | None = None) -> Ended:
         raise
     finally:
         os.close(theirs)
-    code = process.returncode
-    signalled = 128 < code <= 128 + MOST_SIGNALS
-    return Ended(128 - code if signalled else code, stdout, stderr)
+    return Ended(process.returncode, stdout, stderr)
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
