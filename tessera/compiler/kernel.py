@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +10,6 @@ from operator import itemgetter
 from typing import Any, Self, cast
 
 from tessera.backends.compiler import Backend, GPUTarget
-from tessera.compiler.printer import print_kernel
 from tessera.compiler.source import ALIASES
 from tessera.config import knobs
 from tessera.config.forking import undivided
@@ -39,7 +39,8 @@ class AsmDict(dict[str, Any]):
         if key in ALIASES and ALIASES[key] in self:
             return self[ALIASES[key]]
         if key == "py" and "tir" in self:
-            value = print_kernel(parse_module(self["tir"]))
+            printer = importlib.import_module("tessera.compiler.printer")  # few need it
+            value = printer.print_kernel(parse_module(self["tir"]))
         else:
             value = self.backend.derived(key, self)
         if value is None:

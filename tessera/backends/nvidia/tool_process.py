@@ -2,8 +2,9 @@
 
 The tool runs in a process group of its own, which is killed when time is over or an exception passes. If this process
 is killed itself, nobody is left to do that: a second process of the group waits for the end of a pipe that only this
-process holds open, and kills the group then. After the tool's end that group is itself alone. (Linux could send a signal at the parent's death, but of the
-*thread* that started the tool, and only by code that runs in a fork of this process.)
+process holds open, and kills the group then, of which it is the last one if the tool has ended. (Linux could send a
+signal at the parent's death, but of the *thread* that started the tool, and only by code that runs in a fork of this
+process.)
 """
 
 from __future__ import annotations
