@@ -90,4 +90,18 @@ def models(mode: str, table: Table) -> list[str]:
         lines.append(line)
     columns = ["model", "GPU time, µs", "vs Inductor", "vs eager", "step vs Inductor", "vs eager"]
     columns += ["cold compile, s", "vs Inductor", "kernels", "vs Inductor", "memory vs Inductor"]
-    return [origin(mode), "", *table([*columns, "vs eager"], lines)]
+    return [origin(mode), "", *table([*columns, "vs eager"], lines), "", *missing(mode)]
+
+
+def missing(mode: str) -> list[str]:
+    """What was not right, and what came to nothing, by the error that it met."""
+    settings = results(mode).settings
+    wrong = [f"{who}: {'; '.join(found)}." for who, found in settings["wrong"].items() if found]
+    causes: dict[str, list[str]] = {}
+    for case, why in settings["failed"].items():
+        model, _, dtype, who = case.split(", ")
+        whose = "" if who == "all" else f" by {who}"
+        causes.setdefault(f"{why.splitlines()[0][:120]}", []).append(f"{model} {dtype}{whose}")
+    failed = [f"{', '.join(found)}: `{why}`." for why, found in causes.items()]
+    lines = ["Not right, " + " ".join(wrong)] if wrong else []
+    return lines + (["Not measured: " + " ".join(failed)] if failed else [])
