@@ -94,7 +94,7 @@ def _part(row: Row, machine: Machine) -> int:
         return row.length
     each = -(-row.length * rows // (BUSY * machine.lanes))
     if each > machine.step:
-        return -(-each // machine.step) * machine.step
+        return each // machine.step * machine.step
     return max(machine.part, next_power(each + 1) // 2)
 
 

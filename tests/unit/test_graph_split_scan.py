@@ -156,6 +156,32 @@ def test_rows_that_keep_a_machine_busy_stay_whole(monkeypatch: pytest.MonkeyPatc
     assert loops(planned(few, hopper)) == 1
 
 
+def test_copies_that_are_handed_out_are_no_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch):
+    """Those of several results as those of one, but each result has its own memory."""
+    monkeypatch.setenv("TESSERA_DISABLE", "graph-fuse-rows,graph-inline-loops")
+
+    def build(g: GraphBuilder, other: int) -> Any:
+        a = g.input("a", fp32(3, 5))
+        made = g.loops(
+            [3],
+            lambda i: g.scans(
+                5, lambda k: [g.load(a, i, k), g.load(a, i, k)], recurrence, (1.0, 0.0)
+            ),
+        )
+        return g.loops([3, 5], lambda i, j: [g.load(made[0], i, j), g.load(made[other], i, j)])
+
+    x = RNG.integers(-3, 4, (3, 5)).astype(np.float32)
+    for other, kernels in ((1, 1), (0, 2)):
+        module = module_of(lambda g, other=other: build(g, other))
+        wanted = interpret(module, [x])
+        exe = compiled(optimize(module))
+        assert len(exe.plan.steps) == kernels
+        found = exe([x])
+        assert not np.shares_memory(found[0], found[1])
+        for got, want in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
 def test_a_scan_that_is_read_elsewhere_stays_whole():
     """Each part would need elements of others."""
 

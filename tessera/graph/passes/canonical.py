@@ -199,21 +199,26 @@ def unit_extents(op: LoopOp, rw: GraphRewriter) -> Op | None:
 @rule(GRAPH, LoopOp)
 def copying_loop(op: LoopOp, rw: GraphRewriter) -> Sequence[Value] | None:
     """loop (i) { yield load x[i] } → x, where nobody asks for a tensor of its own"""
-    if len(op.results) != 1:
-        return None
-    (value,) = yielded(op.body)
+    pairs = zip(op.results, yielded(op.body), strict=True)
+    sources = [_copied(op, r, v) for r, v in pairs]
+    found = [x for x in sources if x is not None]
+    return found if len(set(found)) == len(op.results) else None
+
+
+def _copied(op: LoopOp, result: Value, value: Value) -> Value | None:
+    """The tensor that may take the place of a loop's result, which is a copy of it."""
     load = value.op
     if not isinstance(load, LoadOp) or load.mask is not None or load.parent is not op.body:
         return None
     if list(load.indices) != op.body.args or not load.map.is_identity:
         return None
-    x, result = load.tensor, op.result
+    x = load.tensor
     same = x.type == result.type or (
         result.type.strides is None and x.type.device == result.type.device
     )
     if not same or x.type.shape != result.type.shape:
         return None
-    return [x] if not _needs_own(result) or _stands_for(x, result) else None
+    return x if not _needs_own(result) or _stands_for(x, result) else None
 
 
 def _stands_for(x: Value, copy: Value) -> bool:
