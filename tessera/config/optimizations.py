@@ -115,6 +115,14 @@ _GRAPHS = (
         "graph/moments.py", "tests/unit/test_graph_moments.py, tests/fuzz/test_graphs_keep_meaning.py", unit="reduction",
     ),
     _row(
+        "graph-reuse-memory", "cpu gpu", "lets a result take the memory of a tensor that is dead where it is made", "nobody reads the memory any more; where an operand dies there, each program reads what it writes, and no more, before it writes",
+        "graph/settle.py, `KernelCode.reusable`", "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="tensor",
+    ),
+    _row(
+        "graph-cut-arena", "gpu", "takes several arenas in place of one, each for as long as its tensors live", "the library's allocator gives memory to later work of the same stream",
+        "graph/settle.py, graph/memory.py `cut`", "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph",
+    ),
+    _row(
         "graph-join-gradients", "cpu", "computes all gradients of attention by one program for each head of keys", "sums in memory are of the type that is added up; no two programs add to one element", "graph/split_attention.py", "tests/unit/test_graph_attention_grads.py", unit="op",
     ),
 )  # fmt: skip

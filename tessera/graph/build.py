@@ -66,7 +66,7 @@ class GraphBuilder:
         self.ranges = dict(ranges or {})
         self.block = Block()
         self.b = Builder(self.block)
-        self.symbols: list[str] = []
+        self.facts: list[tuple[tuple[str, str | bool], ...]] = []  # of each argument
         self.results: list[Value] = []
 
     @staticmethod
@@ -84,10 +84,14 @@ class GraphBuilder:
         return [mapping.get(v, v) for v in block.terminator.operands]
 
     # --- the function -----------------------------------------------------------------------------------------
-    def input(self, name: str, type: TensorType | dtype, symbol: str = "") -> Value:
+    def input(
+        self, name: str, type: TensorType | dtype, symbol: str = "", donated: bool = False
+    ) -> Value:
         """An argument: a tensor, or a scalar; an int64 scalar may be what `symbol` stands for. Symbols that are sizes
-        of tensor arguments need no argument of their own."""
-        self.symbols.append(symbol)
+        of tensor arguments need no argument of their own. `donated`: the caller does not need the tensor any more, and
+        nothing shares its memory: what nobody reads any more is overwritten."""
+        facts: dict[str, str | bool] = {"symbol": symbol, "donated": donated}
+        self.facts.append(tuple((name, x) for name, x in facts.items() if x))
         return self.block.add_arg(type, name)
 
     def output(self, *values: Value) -> None:
@@ -97,8 +101,7 @@ class GraphBuilder:
     def finish(self) -> Module:
         """The module, complete."""
         self.b.insert(ReturnOp(self.results))
-        facts = tuple((("symbol", s),) if s else () for s in self.symbols)
-        attrs: dict[str, Any] = {"arg_attrs": facts} if any(facts) else {}
+        attrs: dict[str, Any] = {"arg_attrs": tuple(self.facts)} if any(self.facts) else {}
         returns = tuple(v.type for v in self.results)
         ranges = tuple((name, *r) for name, r in sorted(self.ranges.items()))
         module = Module(**({"ranges": ranges} if ranges else {}))

@@ -23,9 +23,9 @@ from tessera.graph.dump import write_folder
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.host import GraphCall, Host
 from tessera.graph.index import Expr, Sym
-from tessera.graph.memory import place
-from tessera.graph.plan import OUTPUT, Plan, number, storage_size
+from tessera.graph.plan import Plan, number, storage_size
 from tessera.graph.planner import Planner
+from tessera.graph.settle import PAGE, settle
 from tessera.graph.source import write_call
 from tessera.graph.source_sequence import NARROW
 from tessera.graph.types import TensorType
@@ -54,7 +54,7 @@ def machine_of(target: GPUTarget) -> Machine:
 class Frame:
     """What a call needs that depends on sizes: numbers in the order in which the call's text names them."""
 
-    arena: int
+    arenas: tuple[int, ...]  # their bytes
     offsets: Mapping[Value, int]
     numbers: tuple[int, ...]
     tables: tuple[bytes, ...]  # the numbers of each launch sequence, 8 bytes each
@@ -112,24 +112,27 @@ class Executable:
         for v in self.plan.place:
             if number(storage_size(v.type), sizes) // v.type.elem.storage_bytes >= WIDE:
                 self.kernels.check_wide(v.type.short)
-        buffers = self.plan.buffers()
-        placed = place(self.plan.arena(sizes))
-        offsets = dict(zip(buffers, placed.offsets, strict=True))
+        placed = self.plan.placed(sizes)
+        offsets: dict[Value, int] = {}
+        for arena, found in zip(self.plan.arenas, placed, strict=True):
+            offsets |= zip(arena, found.offsets, strict=True)
 
         def known(n: int | Expr | Value) -> int:
             return offsets[n] if isinstance(n, Value) else number(n, sizes)
 
         tables = [[n.value(known) for n in table] for table in self.tables]
         packed = tuple(struct.pack(f"={len(table)}q", *table) for table in tables)
-        return Frame(placed.size, offsets, tuple(map(known, self.sizes)), packed)
+        arenas = tuple(found.size for found in placed)
+        return Frame(arenas, offsets, tuple(map(known, self.sizes)), packed)
 
     def peak_bytes(self, sizes: Mapping[str, int] | None = None) -> int:
-        """Bytes that a call takes beside its arguments: the arena, and results that kernels make."""
+        """The most bytes that a call holds beside what is there when it begins: arenas, results, and what the library
+        allocates for those of externs. Arguments that the caller does not need any more count less than nothing when
+        they have gone."""
         values = [(sizes or {})[name] for name in self.symbols]
         known = {Sym(name): n for name, n in zip(self.symbols, values, strict=True)}
-        made = [v for v, where in self.plan.place.items() if where == OUTPUT]
-        outputs = sum(number(storage_size(v.type), known) for v in made)
-        return self.frame(*values).arena + outputs
+        page = PAGE if self.kernels.target.backend == "cuda" else 1
+        return self.plan.peak_bytes(known, page, self.wrapper == "native")
 
     # --- memory -------------------------------------------------------------------------------------------
     def take(self, size: int) -> Any:
@@ -190,8 +193,9 @@ def compile_graph(
     function = module if isinstance(module, FuncOp) else next(iter(module.body))
     assert isinstance(function, FuncOp)
     target = target or GPUTarget("cpu", "native", 1)
-    plan = Planner(function, machine or machine_of(target)).run()
+    machine = machine or machine_of(target)
+    plan = Planner(function, machine).run()
     kernels = Kernels(target, contract)
     kernels.build(plan)
-    plan.settle(kernels.forbidden())
+    settle(plan, kernels.forbidden(), several=machine.name == "cuda")
     return Executable(function, plan, kernels, host, wrapper)

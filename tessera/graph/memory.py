@@ -1,13 +1,14 @@
-"""Places temporary buffers in one arena: buffers that are alive at the same time do not overlap.
+"""Places temporary buffers in arenas: buffers that are alive at the same time do not overlap.
 
     place([Buffer(0, 2, 1024), Buffer(1, 3, 512), Buffer(3, 4, 1024)])      →  offsets (0, 1024, 0), 1536 bytes
 
-A buffer is alive from the step that writes it first to the step that reads it last, both included. The peak is known
-before anything runs: it is the arena's size.
+A buffer is alive from the step that writes it first to the step that reads it last, both included. One arena is taken
+once, and holds its bytes for the whole call; `cut` makes several, which come and go, where that holds less.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -82,3 +83,118 @@ def lower_bound(buffers: Sequence[Buffer]) -> int:
         alive += change[step]
         most = max(most, alive)
     return most
+
+
+# --- several arenas ---------------------------------------------------------------------------------------------------
+MOST = (
+    64  # buffers of one arena that `cut` tries: placing them takes time that grows with the square
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Buffers that share an arena of `size` bytes, which the groups of steps from `first` to `last` hold."""
+
+    members: tuple[int, ...]
+    first: int
+    last: int
+    size: int
+
+    def at(self, group: int) -> int:
+        return self.size if self.first <= group <= self.last else 0
+
+
+class Cut:
+    """Buffers in arenas. `live`: the bytes that are held while each group of steps runs."""
+
+    def __init__(self, buffers: Sequence[Buffer], ends: Sequence[int], held: Sequence[int]):
+        self.buffers, self.ends, self.live = buffers, ends, list(held)
+        self.parts: list[Part] = []
+        for k in range(len(buffers)):
+            self._add(self._part((k,)))
+
+    def _part(self, members: tuple[int, ...]) -> Part:
+        chosen = [self.buffers[k] for k in members]
+        first = bisect_left(self.ends, min(b.first for b in chosen))
+        last = bisect_left(self.ends, max(b.last for b in chosen))
+        return Part(members, first, last, place(chosen).size)
+
+    def _add(self, part: Part) -> None:
+        self.parts.append(part)
+        for g in range(part.first, part.last + 1):
+            self.live[g] += part.size
+
+    def _remove(self, part: Part) -> None:
+        self.parts.remove(part)
+        for g in range(part.first, part.last + 1):
+            self.live[g] -= part.size
+
+    def _joined(self, parts: Sequence[Part], most: int | None) -> tuple[int, Part] | None:
+        """(bytes saved, summed over groups; parts as one), if no group holds more than `most`, or than it does now."""
+        members = tuple(k for p in parts for k in p.members)
+        if len(members) > MOST:
+            return None
+        whole = self._part(members)
+        saved = 0
+        for g in range(whole.first, whole.last + 1):
+            before = sum(p.at(g) for p in parts)
+            limit = self.live[g] if most is None else most
+            if self.live[g] - before + whole.size > limit:
+                return None
+            saved += before - whole.size
+        return saved, whole
+
+    def join_where_nothing_grows(self) -> None:
+        """Let two arenas be one, as long as no group holds more then, those first that save most."""
+        todo = sorted(self.parts, key=lambda p: p.first)
+        while todo:
+            part = todo.pop(0)
+            if part not in self.parts:
+                continue
+            near = [
+                p
+                for p in self.parts
+                if p is not part and p.first <= part.last + 1 and part.first <= p.last + 1
+            ]
+            found = [
+                (made[0], k, made[1])
+                for k, p in enumerate(near)
+                if (made := self._joined((part, p), None))
+            ]
+            if found:
+                _, k, whole = max(found, key=lambda x: x[0])
+                self._replace((part, near[k]), whole)
+                todo.insert(0, whole)
+
+    def join_below_the_peak(self) -> None:
+        """Let as many arenas be one as the peak allows: each one is a call of the library."""
+        ordered = sorted(self.parts, key=lambda p: (p.first, p.last))
+        for start in range(0, len(ordered), MOST):
+            self._halve(ordered[start : start + MOST], max(self.live))
+
+    def _halve(self, parts: Sequence[Part], most: int) -> None:
+        if len(parts) < 2:
+            return
+        found = self._joined(parts, most)
+        if found is not None:
+            self._replace(parts, found[1])
+            return
+        middle = len(parts) // 2
+        self._halve(parts[:middle], most)
+        self._halve(parts[middle:], most)
+
+    def _replace(self, parts: Sequence[Part], whole: Part) -> None:
+        for p in parts:
+            self._remove(p)
+        self._add(whole)
+
+
+def cut(
+    buffers: Sequence[Buffer], ends: Sequence[int], held: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """Which buffers share an arena. `ends`: the last step of each group of steps: an arena is taken before a group and
+    goes behind one. `held`: the bytes that are held in each group besides."""
+    found = Cut(buffers, ends, held)
+    found.join_where_nothing_grows()
+    found.join_below_the_peak()
+    return [p.members for p in sorted(found.parts, key=lambda p: p.first)]

@@ -23,7 +23,7 @@ from tessera.dtypes import dtype, float32, int1, int64
 from tessera.graph.index import Expr, IndexMap, size
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Effect, Op, Type, Value, attr, operand, region, require
-from tessera.ops import YieldOp
+from tessera.ops import FuncOp, YieldOp
 
 SCATTER_MODES = ("set", "add", "mul", "max", "min")
 Size = int | Expr
@@ -423,3 +423,10 @@ class WriteOp(GraphOp, opcode="graph.write", effects=Effect.WRITE):
 def extents_of(sizes: Sequence[Size]) -> tuple[Size, ...]:
     """Extents as ops hold them: ints where they are ints."""
     return tuple(map(size, sizes))
+
+
+def donated_arguments(body: Block) -> list[Value]:
+    """The tensors whose memory a graph function may write to when nobody reads them any more."""
+    function = body.parent
+    facts = function.arg_attrs if isinstance(function, FuncOp) else ()
+    return [v for v, about in zip(body.args, facts, strict=False) if dict(about).get("donated")]

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from tessera.graph.emit.accesses import offset_of
 from tessera.graph.emit.kernel import KernelCode
 from tessera.graph.index import Dim, Expr, Sym, dim
-from tessera.graph.memory import Buffer
+from tessera.graph.memory import Buffer, Placement, place
 from tessera.graph.ops import ExternOp
 from tessera.graph.types import TensorType, product
 from tessera.ir import Op, Value
 
 Size = int | Expr
-INPUT, TEMPORARY, OUTPUT, FOREIGN = "input", "temporary", "output", "foreign"
+INPUT, TEMPORARY, OUTPUT, FOREIGN, OWN = "input", "temporary", "output", "foreign", "own"
+MOST_LAUNCHES = 256  # that native code starts in one go: their arguments lie on the stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,28 @@ class Interpret:
 Step = Launch | Extern | Interpret
 
 
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Bytes that are held from a step to another one, both included: those of a tensor, or of an arena. They are
+    negative for an argument that the caller does not need any more: behind the step before it goes."""
+
+    first: int
+    last: int
+    bytes: int
+    arena: int | None = None
+
+    def at(self, group: range) -> int:
+        """What of it is held while a group of steps runs, at the beginning of which all that it writes is taken, and
+        behind which all is let go that nobody needs any more."""
+        begins = self.first < group.stop if self.bytes > 0 else self.first <= group.start
+        return self.bytes if begins and group.start <= self.last else 0
+
+
 @dataclass
 class Plan:
     """`views`: tensors that are parts of others; `place`: how the memory of each other tensor comes about; `same`:
-    temporary tensors that take the memory of one that dies where they are made."""
+    tensors that take the memory of one that dies where they are made; `donated`: arguments that the caller does not
+    need any more; `arenas`: the tensors in each."""
 
     arguments: list[Value]
     results: list[Value]
@@ -102,6 +121,8 @@ class Plan:
     place: dict[Value, str] = field(default_factory=dict[Value, str])
     same: dict[Value, Value] = field(default_factory=dict[Value, Value])
     lives: dict[Value, tuple[int, int]] = field(default_factory=dict[Value, tuple[int, int]])
+    donated: frozenset[Value] = frozenset()
+    arenas: list[list[Value]] = field(default_factory=list[list[Value]])
 
     def view(self, v: Value) -> View:
         """Where a tensor lies."""
@@ -126,128 +147,59 @@ class Plan:
         """The tensors that have a place of their own in the arena, in the order of their first steps."""
         return [v for v, p in self.place.items() if p == TEMPORARY and v not in self.same]
 
-    def settle(self, forbidden: Mapping[str, set[tuple[int, int]]]) -> None:
-        """Decide where every tensor lies and how long it lives. `forbidden`: by kernel, pairs of parameters that must
-        not be the same memory."""
-        self.place = dict.fromkeys((a for a in self.arguments if _is_tensor(a)), INPUT)
-        outputs = {self.root(v) for v in self.results if _is_tensor(v)}
-        written = [s for s in self.steps if isinstance(s, Launch) and s.copies is not None]
-        for step in written:
-            self._write_in_place(step, outputs, forbidden)
-        for step in self.steps:
-            for v in step.writes:
-                if v not in self.place and v not in self.views:
-                    inner = OUTPUT if v in outputs else TEMPORARY
-                    self.place[v] = inner if isinstance(step, Launch) else FOREIGN
-        self._measure()
-        for v in self.same:
-            self._merge(v)
-        for number, step in enumerate(self.steps):
-            if isinstance(step, Launch):
-                self._reuse(number, step, forbidden.get(step.code.name, set()))
-
-    def _write_in_place(
-        self, copy: Launch, outputs: set[Value], forbidden: Mapping[str, set[tuple[int, int]]]
-    ) -> None:
-        """Let a tensor be computed in the memory of the argument that it is copied to at the end, if nobody reads that
-        argument any more by then: the steps that copy go."""
-        assert copy.copies is not None
-        target, value = copy.copies
-        if self.place.get(target) != INPUT or value in outputs or value in self.views:
-            return
-        if value in self.same or value in self.same.values() or value in self.arguments:
-            return
-        if target.type.all_strides != value.type.all_strides:
-            return
-        steps = [s for s in self.steps if s is not copy]
-        first = next((s for s in steps if value in s.writes), None)
-        if isinstance(first, Launch) and first.copies == (value, target):
-            steps.remove(first)  # what is written is an update of the argument itself
-            first = next((s for s in steps if value in s.writes), None)
-        if not isinstance(first, Launch) or any(
-            self._reads(s, target, s is first, value, forbidden)
-            for s in steps[steps.index(first) :]
-        ):
-            return
-        if any(target in map(self.root, s.reads) for s in steps if not isinstance(s, Launch)):
-            return  # what an extern made of it may be its memory
-        self.steps[:] = steps
-        self.same[value] = target
-
-    def _reads(
-        self,
-        step: Step,
-        target: Value,
-        same: bool,
-        value: Value,
-        forbidden: Mapping[str, set[tuple[int, int]]],
-    ) -> bool:
-        """Whether a step needs what an argument held before. `same`: the step computes the `value` that takes its
-        place, and may read each element before it writes it."""
-        if target in map(self.root, step.reads) and same:
-            assert isinstance(step, Launch)
-            if target not in step.code.parameters:
-                return True
-            pair = step.code.parameters.index(value), step.code.parameters.index(target)
-            clash = not {pair, pair[::-1]}.isdisjoint(forbidden.get(step.code.name, set()))
-            views = sum(self.root(x) is target for x in step.reads) > 1
-            return views or clash or pair not in step.code.reusable
-        return target in map(self.root, (*step.reads, *step.writes))
-
-    def _measure(self) -> None:
-        for number, step in enumerate(self.steps):
-            for v in (*step.reads, *step.writes):
-                if _is_tensor(v):
-                    root = self.root(v)
-                    first = self.lives.get(root, (number, number))[0]
-                    self.lives[root] = (first, number)
-
-    def _reuse(self, number: int, step: Launch, forbidden: set[tuple[int, int]]) -> None:
-        """Let results take the memory of operands that die here."""
-        parameters = step.code.parameters
-        for r, x in step.code.reusable:
-            result, operand = parameters[r], parameters[x]
-            assert isinstance(result, Value) and isinstance(operand, Value)
-            taken = {self.memory(v) for v in step.writes if v in self.same}
-            if (
-                self.place.get(result) == TEMPORARY
-                and result not in self.same
-                and self.place.get(operand) == TEMPORARY
-                and self.place.get(self.memory(operand)) == TEMPORARY
-                and operand not in self.views
-                and self.memory(operand) not in taken
-                and self.lives[operand][1] == number
-                and self.lives[result][0] == number
-                and {(r, x), (x, r)}.isdisjoint(forbidden)
-                and storage_size(result.type) == storage_size(operand.type)
-            ):
-                self.same[result] = operand
-                self._merge(result)
-
-    def _merge(self, v: Value) -> None:
-        """Let the memory that a tensor takes live as long as the tensor."""
-        home = self.memory(v)
-        lives = self.lives.get(home, self.lives[v]), self.lives[v]
-        self.lives[home] = (min(first for first, _ in lives), max(last for _, last in lives))
-
-    def arena(self, evaluate: Mapping[Sym, int]) -> list[Buffer]:
-        """The buffers of the arena for sizes, in the order of `buffers`."""
-        made: list[Buffer] = []
-        for v in self.buffers():
-            first, last = self.lives[v]
-            made.append(Buffer(first, last, number(storage_size(v.type), evaluate)))
-        return made
-
     def dying(self) -> Iterator[tuple[int, Value]]:
-        """(step, tensor): foreign tensors and arguments that nobody needs after a step."""
-        kept = {self.root(v) for v in self.results if _is_tensor(v)}
-        for v, place in self.place.items():
-            if place in (FOREIGN, INPUT) and v in self.lives and v not in kept:
-                yield self.lives[v][1], v
+        """(step, tensor): tensors with an allocation of their own, and arguments, that nobody needs after a step."""
+        for v, sort in self.place.items():
+            if sort in (FOREIGN, INPUT, OWN) and v in self.lives and v not in self.same:
+                last = self.lives[v][1]
+                if last < len(self.steps):
+                    yield last, v
 
-    def is_temporary(self, v: Value) -> bool:
-        """Whether a tensor lies in the arena."""
-        return _is_tensor(v) and self.place.get(self.memory(v)) == TEMPORARY
+    # --- arenas -------------------------------------------------------------------------------------------------
+    def span(self, arena: Sequence[Value]) -> tuple[int, int]:
+        """The first and the last step that need an arena."""
+        return min(self.lives[v][0] for v in arena), max(self.lives[v][1] for v in arena)
+
+    def placed(self, sizes: Mapping[Sym, int]) -> list[Placement]:
+        """Each arena's tensors in their order, and its bytes."""
+        return [
+            place([Buffer(*self.lives[v], number(storage_size(v.type), sizes)) for v in arena])
+            for arena in self.arenas
+        ]
+
+    def allocations(self, sizes: Mapping[Sym, int], page: int) -> Iterator[Allocation]:
+        """All memory that a call takes, rounded up to `page` bytes, and gives back."""
+        for v, sort in self.place.items():
+            if v in self.same or v not in self.lives:
+                continue
+            first, last = self.lives[v]
+            size = -(-number(storage_size(v.type), sizes) // page) * page
+            if v in self.donated:
+                yield Allocation(last + 1, len(self.steps), -size)
+            elif sort not in (INPUT, TEMPORARY):
+                yield Allocation(first, last, size)
+        for k, (arena, placement) in enumerate(zip(self.arenas, self.placed(sizes), strict=True)):
+            yield Allocation(*self.span(arena), -(-placement.size // page) * page, k)
+
+    def peak_bytes(self, sizes: Mapping[Sym, int], page: int, native: bool = True) -> int:
+        """The most that a call holds beside what there was before it."""
+        made = list(self.allocations(sizes, page))
+        groups = [*groups_of(self.steps, native), range(len(self.steps), len(self.steps) + 1)]
+        return max(0, *(sum(a.at(group) for a in made) for group in groups))
+
+
+def groups_of(steps: Sequence[Step], native: bool = True) -> list[range]:
+    """The steps that one line of the call runs: launches that follow each other if native code starts them, else each
+    step by itself."""
+    found: list[range] = []
+    for n, step in enumerate(steps):
+        last = found[-1] if found else range(0)
+        joined = native and isinstance(step, Launch) and len(last) < MOST_LAUNCHES
+        if joined and found and isinstance(steps[last.start], Launch):
+            found[-1] = range(last.start, n + 1)
+        else:
+            found.append(range(n, n + 1))
+    return found
 
 
 def _is_tensor(v: Value) -> bool:

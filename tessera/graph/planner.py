@@ -32,6 +32,7 @@ from tessera.graph.ops import (
     SortOp,
     ViewOp,
     WriteOp,
+    donated_arguments,
 )
 from tessera.graph.passes import cost
 from tessera.graph.plan import Extern, Interpret, Launch, Plan, View, captured, strided
@@ -80,6 +81,7 @@ class Planner:
         split_attention(function, machine)
         results = list(function.body.terminator.operands)
         self.plan = Plan(list(function.body.args), results, [], {})
+        self.plan.donated = frozenset(donated_arguments(function.body))
         self.writes: list[WriteOp] = []
 
     def run(self) -> Plan:

@@ -39,7 +39,6 @@ from tessera.runtime.native.launcher import (
 
 HERE = "tessera.graph.sequence_native"
 NAMES = ("launch_sequence", "all_aligned")
-MOST_LAUNCHES = 256  # of a sequence: its arguments lie on the stack
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,8 @@ def call(inputs):
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import groupby
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -30,16 +29,18 @@ from tessera.backends.cpu.pool import get_pool
 from tessera.config import epoch, knobs
 from tessera.graph.index import Expr, Sym
 from tessera.graph.meaning import Meaning
-from tessera.graph.memory import place
 from tessera.graph.plan import (
+    INPUT,
     OUTPUT,
+    OWN,
     TEMPORARY,
     Extern,
     Interpret,
     Launch,
     Step,
+    groups_of,
 )
-from tessera.graph.sequence import MOST_LAUNCHES, alignment_check
+from tessera.graph.sequence import alignment_check
 from tessera.graph.source_sequence import Number, write_sequence
 from tessera.graph.types import TensorType
 from tessera.ir import Value
@@ -83,7 +84,11 @@ class Writer:
         self.copies: dict[Value, str] = {}  # of arguments: their aligned copies
         self.dynamic = bool(exe.symbols)
         self.offsets: dict[Value, int] = {}
-        self.arena = "at.arena"  # its size
+        arenas = self.plan.arenas
+        alone = len(arenas) == 1
+        self.arena_of = {v: k for k, arena in enumerate(arenas) for v in arena}
+        self.arenas = ["arena" if alone else f"arena_{k}" for k in range(len(arenas))]
+        self.arena_sizes = [f"at.arenas[{k}]" for k in range(len(arenas))]
 
     def line(self, text: str) -> None:
         self.lines.append(f"    {text}")
@@ -178,13 +183,13 @@ class Writer:
         self.bind("aligned", self.exe.host.aligned)
         self.bind("write_back", self.exe.host.write_back)
         self.line(f"{made} = ({given}) if all_aligned({given}) else map(aligned, ({given}))")
-        written = {self.plan.memory(v) for s in launches for v in s.writes}
+        written = {self.plan.memory(v) for s in launches for v in s.writes} - self.plan.donated
         return [v for v in copied if v in written]
 
     def home(self, v: Value) -> str:
-        """The array that kernels get for a tensor whose memory is its own: the arena, for temporary ones."""
+        """The array that kernels get for a tensor whose memory is its own: an arena, for temporary ones."""
         if self.plan.place[v] == TEMPORARY:
-            return "arena"
+            return self.arenas[self.arena_of[v]]
         return self.copies.get(v) or self.name(v)
 
     def _symbols(self) -> None:
@@ -193,63 +198,55 @@ class Writer:
             self.line(f"{symbol} = {name}" if d is None else f"{symbol} = {name}.shape[{d}]")
 
     def _place(self) -> None:
-        """Place the tensors of the arena, where sizes are known."""
+        """Place the tensors of the arenas, where sizes are known."""
         if not self.dynamic:
-            placed = place(self.plan.arena({}))
-            self.offsets = dict(zip(self.plan.buffers(), placed.offsets, strict=True))
-            self.arena = str(placed.size)
+            placed = self.plan.placed({})
+            for arena, found in zip(self.plan.arenas, placed, strict=True):
+                self.offsets |= zip(arena, found.offsets, strict=True)
+            self.arena_sizes = [str(found.size) for found in placed]
 
     # --- steps --------------------------------------------------------------------------------------------------
     def _steps(self, kept: Sequence[Value]) -> None:
-        """Write all steps. The arena is taken before the first one that needs it, and given back behind the last;
-        what nobody needs any more is let go, but for the arguments in `kept`."""
+        """Write all steps. An arena is taken before the first one that needs it, and given back behind the last; what
+        nobody needs any more is let go, but for the arguments in `kept`."""
         dying: dict[int, list[str]] = {}
         for number, v in self.plan.dying():
             if v not in kept:
                 names = dict.fromkeys((self.name(v), self.home(v)))
                 dying.setdefault(number, []).extend(names)
-        groups = list(self._groups())
-        needing = [k for k, group in enumerate(groups) if any(map(self._uses_arena, group))]
-        for k, group in enumerate(groups):
-            if needing and k == needing[0]:
-                self.line(f"arena = take({self.arena})")
-            for _, step in group:
+        spans = [self.plan.span(arena) for arena in self.plan.arenas]
+        for group in groups_of(self.plan.steps, self.native):
+            steps = self.plan.steps[group.start : group.stop]
+            for k, (first, _) in enumerate(spans):
+                if first in group:
+                    self.line(f"{self.arenas[k]} = take({self.arena_sizes[k]})")
+            for step in steps:
                 self._allocate(step)
-            first = group[0][1]
-            if isinstance(first, Extern):
-                self._extern(first)
-            elif isinstance(first, Interpret):
-                self._interpret(first)
-            elif self.native:
-                write_sequence(self, [s for _, s in group if isinstance(s, Launch)])
-            else:
-                self._launch(first)
-            if needing and k == needing[-1]:
-                self.line("del arena" if self.on_gpu else "give(arena)")
-            gone = [name for number, _ in group for name in dying.get(number, ())]
+            self._group(steps)
+            gone = [name for number in group for name in dying.get(number, ())]
+            for k, (_, last) in enumerate(spans):
+                if last in group:
+                    gone.append(self.arenas[k])
+                    if not self.on_gpu:
+                        self.line(f"give({self.arenas[k]})")
             if gone:
                 self.line(f"del {', '.join(gone)}")
 
-    def _uses_arena(self, numbered: tuple[int, Step]) -> bool:
-        step = numbered[1]
-        return any(map(self.plan.is_temporary, (*step.reads, *step.writes)))
-
-    def _groups(self) -> Iterator[list[tuple[int, Step]]]:
-        """Steps with their numbers; launches that native code starts in one go are together."""
-
-        def key(numbered: tuple[int, Step]) -> int:
-            number, step = numbered
-            return -1 if self.native and isinstance(step, Launch) else number
-
-        for same, found in groupby(enumerate(self.plan.steps), key):
-            steps = list(found)
-            size = MOST_LAUNCHES if same < 0 else 1
-            yield from (steps[k : k + size] for k in range(0, len(steps), size))
+    def _group(self, steps: Sequence[Step]) -> None:
+        first = steps[0]
+        if isinstance(first, Extern):
+            self._extern(first)
+        elif isinstance(first, Interpret):
+            self._interpret(first)
+        elif self.native:
+            write_sequence(self, [s for s in steps if isinstance(s, Launch)])
+        else:
+            self._launch(first)
 
     def _allocate(self, step: Step) -> None:
         for v in step.writes:
             home = self.plan.memory(v)
-            if self.plan.place.get(home) == OUTPUT and home not in self.allocated:
+            if self.plan.place.get(home) in (OUTPUT, OWN) and home not in self.allocated:
                 t: TensorType = home.type
                 layout = f"{self.numbers(t.shape)}, {self.numbers(t.all_strides)}, {self.elem(t)}"
                 self.bind("strided", self.exe.host.strided)
@@ -299,12 +296,13 @@ class Writer:
         if not _is_tensor(v):
             return self.scalar(v)
         home = self.plan.memory(v)
+        given = self.plan.place[home] == INPUT and self.plan.root(v) is home
+        base = self.name(home) if given else self.home(home)
         if v is home and self.plan.place[home] != TEMPORARY:
-            return self.name(v)
+            return base
         view = self.plan.view(v)
         self.bind("view", self.exe.host.view)
         _, parts = self.location(v)
-        base = "arena" if self.plan.place[home] == TEMPORARY else self.name(home)
         offset = " + ".join(self.number(n) for n in parts) or "0"
         layout = f"{self.numbers(view.shape)}, {self.numbers(view.strides)}, {self.elem(v.type)}"
         return f"view({base}, {offset}, {layout})"

@@ -24,6 +24,7 @@ from tessera.graph.index import Expr, Sym
 from tessera.graph.passes import optimize
 from tessera.graph.torch_cuda_graphs import CudaGraphs
 from tessera.graph.torch_decompose import decompositions
+from tessera.graph.torch_donate import Donations
 from tessera.graph.torch_eager import SymbolValues, run_by_eager
 from tessera.graph.torch_host import TorchHost, current, target_of
 from tessera.graph.torch_import import Imported, NotImported, import_graph
@@ -52,8 +53,11 @@ def backend(
         if isinstance(x, torch.Tensor):
             check_device(x.device)
     graphs = CudaGraphs(len(inputs)) if chosen.cuda_graphs else None
+    donations = Donations()
     compile_as = {
-        name: partial(compile_graph, options=chosen, purpose=purpose, graphs=graphs)
+        name: partial(
+            compile_graph, options=chosen, purpose=purpose, graphs=graphs, donations=donations
+        )
         for name, purpose in (
             ("inference_compiler", "inference"),
             ("fw_compiler", "forward"),
@@ -92,16 +96,20 @@ def compile_graph(
     options: Options,
     purpose: str,
     graphs: CudaGraphs | None = None,
+    donations: Donations | None = None,
 ) -> Compiled:
     """Compile one functional graph of ATen operations to a function of a list of inputs, which it empties.
 
     A fault of ours costs speed, not the program: without TESSERA_STRICT=1 a graph that does not compile is compiled
     without fusion, and if that fails, too, run by eager, with a warning and a reproducer."""
     attempts = [options, replace(options, fuse=False)] if options.fuse else [options]
+    # What a CUDA graph was recorded with stays where it is.
+    known = donations if graphs is None else None
+    donated = known.given(graph) if known is not None and purpose == "backward" else set[str]()
     for attempt in attempts:
         imported: Imported | None = None
         try:
-            imported = import_graph(graph, attempt, purpose)
+            imported = import_graph(graph, attempt, purpose, donated)
             text = print_module(imported.module)
             run = executable_of(imported, attempt)
             dump(run, attempt, purpose)
@@ -115,6 +123,8 @@ def compile_graph(
         else:
             record = GraphRecord(purpose, imported, imported.externs, run)
             note(record)
+            if known is not None and purpose == "forward":
+                known.note(graph, imported.outputs, run)
             call = boxed(CompiledGraph(graph, imported, watched(record)))
             if graphs is None or not imported.device.startswith("cuda"):
                 return call

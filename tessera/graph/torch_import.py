@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,14 +84,19 @@ class Imported:
     device: str = "cpu"
 
 
-def import_graph(graph: GraphModule, options: Options, name: str = "graph") -> Imported:
-    """The graph as IR. Raises `NotImported` where a value is neither a strided tensor nor a number of sizes."""
-    return _Importer(graph, options, name).run()
+def import_graph(
+    graph: GraphModule, options: Options, name: str = "graph", donated: Collection[str] = ()
+) -> Imported:
+    """The graph as IR. `donated`: the names of placeholders whose memory may be written to when nobody reads them any
+    more. Raises `NotImported` where a value is neither a strided tensor nor a number of sizes."""
+    return _Importer(graph, options, name, donated).run()
 
 
 class _Importer:
-    def __init__(self, graph: GraphModule, options: Options, name: str) -> None:
-        self.graph, self.options = graph, options
+    def __init__(
+        self, graph: GraphModule, options: Options, name: str, donated: Collection[str]
+    ) -> None:
+        self.graph, self.options, self.donated = graph, options, donated
         self.g = GraphBuilder(name)
         self.low = Lowering(self.g, options.random == "eager", options.matmul)
         self.found = Imported(None)  # type: ignore[arg-type]
@@ -145,7 +150,7 @@ class _Importer:
         if fake.layout != torch.strided or fake.is_quantized:
             raise NotImported(f"a tensor is {fake.layout}")
         t = tensor_type(self._fits(fake))
-        return whole(self.g.input(name, t))
+        return whole(self.g.input(name, t, donated=name in self.donated))
 
     def _fits(self, fake: Any) -> Any:
         """The fake tensor, if its sizes are expressions of symbols that the arguments give."""

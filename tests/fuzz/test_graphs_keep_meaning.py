@@ -20,6 +20,7 @@ from tessera.graph.passes import cost, optimize
 from tessera.graph.passes.facts import symbol_ranges
 from tessera.ir import Module, parse_module, print_module, verify
 from tessera.ir.applications import Session
+from tessera.ops import FuncOp
 from tests.fuzz.graphs_kit import RandomGraph, copy
 
 
@@ -65,10 +66,11 @@ def test_random_graphs(seed: int, steps: int):
 
 # What changes bits has tests of its own: tests/unit/test_graph_roundings.py, tests/unit/test_graph_attention_grads.py,
 # and below what the planner does.
-OTHERS = (
-    "graph-drop-roundings", "graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments",
-    "graph-join-gradients",
+PLANNED = (
+    "graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments", "graph-reuse-memory",
+    "graph-cut-arena",
 )  # fmt: skip
+OTHERS = ("graph-drop-roundings", "graph-join-gradients", *PLANNED)
 EXACT = [n for n in OPTIMIZATIONS if n.startswith("graph-") and n not in OTHERS]
 # Tilings of GPUs, so small that graphs of this size meet the ends of each: rows and columns in steps, parts of sums.
 SMALL = Machine(
@@ -115,17 +117,38 @@ def test_kernels_of_fused_graphs(seed: int, norms: bool, writes: bool):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("off", ["", "graph-split-reductions,graph-split-scans"])
+@pytest.mark.parametrize(
+    "off", ["", "graph-split-reductions,graph-split-scans", "graph-reuse-memory", "graph-cut-arena"]
+)
 @pytest.mark.parametrize("seed", range(6))
 def test_kernels_of_small_tilings(seed: int, off: str, monkeypatch: pytest.MonkeyPatch):
-    """Compiled for the CPU, which runs tilings of GPUs, too."""
+    """Compiled for the CPU, which runs tilings and the memory plan of GPUs, too. In some seeds the caller needs no
+    argument any more."""
     monkeypatch.setenv("TESSERA_DISABLE", off)
     graph = RandomGraph(seed, 10, seed % 2 == 0, seed % 3 == 0, sized=seed != 5)
     wanted = meaning(graph, graph.module)
+    (function,) = graph.module.functions
+    assert isinstance(function, FuncOp)
+    if seed % 2:
+        function.arg_attrs = ((("donated", True),),) * len(graph.args)
     run = compile_graph(optimize(graph.module), CopyingHost(), machine=SMALL)
-    args = [x.copy() for x in graph.args]
-    for a, b in zip(wanted, [*run(list(args)), *args], strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+    for _ in range(2):  # the second call has the arenas of the first one
+        args = [x.copy() for x in graph.args]
+        found = [*run(list(args)), *args]
+        count = len(found) - (len(args) if seed % 2 else 0)
+        for a, b in zip(wanted[:count], found, strict=False):
+            np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_memory_is_planned_in_each_way():
+    """What the fuzz above should meet, it does."""
+    applied: set[str] = set()
+    for seed in range(2):
+        graph = RandomGraph(seed, 10, seed % 2 == 0, seed % 3 == 0)
+        with Session("graph") as session:
+            compile_graph(optimize(graph.module), CopyingHost(), machine=SMALL)
+        applied |= {a.name for a in session.applied}
+    assert applied >= {"graph-reuse-memory", "graph-cut-arena"}
 
 
 @pytest.mark.parametrize("off", EXACT)

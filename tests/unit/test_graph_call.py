@@ -162,7 +162,7 @@ def test_arrays_may_begin_anywhere(start: int):
 
 
 def test_more_kernels_than_one_sequence_takes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tessera.graph.source.MOST_LAUNCHES", 3)
+    monkeypatch.setattr("tessera.graph.plan.MOST_LAUNCHES", 3)
     exe = check(lambda g: chain(g, g.input("x", fp32(9, 12)), 9, 12, 4), [numbers(9, 12)])
     assert exe.source.count("failed = launch_") == 3
 

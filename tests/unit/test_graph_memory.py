@@ -1,4 +1,4 @@
-"""The arena of a graph: buffers that live at the same time lie apart, and little is wasted."""
+"""The memory of a graph: buffers that live at the same time lie apart, and little is held that nobody needs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import pytest
 from tessera.dtypes import float32
 from tessera.graph import source
 from tessera.graph.build import GraphBuilder
-from tessera.graph.executable import compile_graph
+from tessera.graph.emit.tiling import Machine
+from tessera.graph.executable import Executable, compile_graph
 from tessera.graph.host import NumpyHost
-from tessera.graph.memory import ALIGNMENT, Buffer, lower_bound, place
-from tessera.graph.types import TensorType
+from tessera.graph.index import sym
+from tessera.graph.memory import ALIGNMENT, Buffer, cut, lower_bound, place
+from tessera.graph.plan import FOREIGN, INPUT, OUTPUT
+from tessera.graph.types import Place, TensorType
+from tessera.ir import Value
 
 
 def some_buffers(seed: int, count: int) -> list[Buffer]:
@@ -80,3 +84,205 @@ def test_arguments_that_are_written_and_not_aligned(monkeypatch: pytest.MonkeyPa
         np.testing.assert_array_equal(out, before[first : first + 96] + 1)
         np.testing.assert_array_equal(argument, before[first : first + 96] * 2)
         np.testing.assert_array_equal(memory[first + 96 :], before[first + 96 :])
+
+
+# --- several arenas -------------------------------------------------------------------------------------------------
+def held(buffers: list[Buffer], parts: list[tuple[int, ...]], ends: list[int]) -> list[int]:
+    """The bytes of all arenas in each group of steps."""
+    found = [0] * len(ends)
+    for part in parts:
+        chosen = [buffers[k] for k in part]
+        first, last = min(b.first for b in chosen), max(b.last for b in chosen)
+        for g, end in enumerate(ends):
+            start = ends[g - 1] + 1 if g else 0
+            found[g] += place(chosen).size * (first <= end and start <= last)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_several_arenas_hold_less_than_one(seed: int):
+    draw = random.Random(seed)
+    buffers = some_buffers(seed, 60)
+    ends = sorted({*draw.sample(range(120), 20), max(b.last for b in buffers)})
+    beside = [draw.randrange(1 << 20) for _ in ends]
+    parts = cut(buffers, ends, beside)
+    assert sorted(k for part in parts for k in part) == list(range(60))
+    assert 1 < len(parts) < 30
+    everything = tuple(range(60))
+
+    def peak(parts: list[tuple[int, ...]]) -> int:
+        return max(a + b for a, b in zip(held(buffers, parts, ends), beside, strict=True))
+
+    assert peak(parts) < peak([everything])
+    assert peak(parts) <= peak([(k,) for k in everything])
+
+
+def test_what_lives_apart_is_taken_apart():
+    """One arena would hold a MiB of the first group's and two of the third's in the second, where most is held."""
+    ends, beside = [1, 3, 5], [0, 3 << 20, 0]
+    buffers = [Buffer(0, 1, 1 << 20), Buffer(4, 5, 2 << 20), Buffer(0, 5, 256)]
+    parts = cut(buffers, ends, beside)
+    assert held(buffers, parts, ends)[1] == 256
+    # Fewer calls of the library, where that holds no more.
+    assert len(cut(buffers, ends, [0, 0, 0])) == 1
+
+
+# --- memory of the dead ---------------------------------------------------------------------------------------------
+N = 64
+SIZE = N * N * 4
+GPU = Machine("cuda", exact=False, tile=64, row=64, step=64, lanes=8, columns=64, walk=16)
+
+
+class Doubling(NumpyHost):
+    def extern(self, op: Any, arrays: Any, symbols: Any) -> tuple[Any, ...]:
+        return (arrays[0] * 2,)
+
+
+def each(g: GraphBuilder, *xs: Value) -> Value:
+    """The sum of tensors and 1, element by element."""
+
+    def body(i: Value, j: Value) -> Value:
+        total = g.const(1.0, float32)
+        for x in xs:
+            total = g.add(total, g.load(x, i, j))
+        return total
+
+    return g.loop(xs[0].type.shape, body)
+
+
+def transposed(g: GraphBuilder, x: Value) -> Value:
+    return g.loop([N, N], lambda i, j: g.mul(g.load(x, j, i), g.const(3.0, float32)))
+
+
+def doubled(g: GraphBuilder, x: Value) -> Value:
+    return g.extern("double", [x], [Place(0)], [x.type])[0]
+
+
+def compiled(make: Any, inputs: int = 1, rows: Any = N, donated: bool = False) -> Executable:
+    g = GraphBuilder("memory")
+    xs = [g.input(f"x{k}", TensorType((rows, N), float32), donated=donated) for k in range(inputs)]
+    out = make(g, *xs)
+    g.output(*(out if isinstance(out, tuple) else (out,)))
+    return compile_graph(g.finish(), Doubling(), machine=GPU)
+
+
+def arguments(count: int = 1, rows: int = N) -> list[np.ndarray]:
+    draw = np.random.default_rng(count)
+    return [draw.standard_normal((rows, N)).astype(np.float32) for _ in range(count)]
+
+
+def homes(exe: Executable) -> list[str]:
+    return [exe.plan.place[exe.plan.memory(v)] for v in exe.plan.results]
+
+
+def test_a_result_lies_where_the_result_of_an_extern_died():
+    exe = compiled(lambda g, x: each(g, doubled(g, x)))
+    (x,) = arguments()
+    np.testing.assert_allclose(exe([x])[0], 2 * x + 1, rtol=1e-6)
+    assert homes(exe) == [FOREIGN]
+    assert exe.peak_bytes() == SIZE
+
+
+def test_a_result_lies_where_a_tensor_died_earlier_in_the_same_run_of_kernels():
+    """The second kernel reads other elements than it writes, so it cannot write to what it reads."""
+    exe = compiled(lambda g, x: transposed(g, each(g, transposed(g, doubled(g, x)))))
+    (x,) = arguments()
+    np.testing.assert_allclose(exe([x])[0], (2 * x * 3).T.T * 3 + 3, rtol=1e-5)
+    assert homes(exe) == [FOREIGN]
+    assert exe.peak_bytes() == 2 * SIZE
+
+
+def test_donated_arguments_are_written_to_and_counted():
+    def make(g: GraphBuilder, x: Value, y: Value) -> tuple[Value, ...]:
+        return each(g, x, y), doubled(g, y)
+
+    kept, given = compiled(make, 2), compiled(make, 2, donated=True)
+    x, y = arguments(2)
+    for exe in (kept, given):
+        a, b = x.copy(), y.copy()
+        first, second = exe([a, b])
+        np.testing.assert_allclose(first, x + y + 1, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(second, 2 * y, rtol=1e-6)
+        assert (a == x).all() == (exe is kept)
+    assert homes(kept)[0] == OUTPUT and homes(given)[0] == INPUT
+    assert kept.peak_bytes() == 2 * SIZE
+    assert given.peak_bytes() == SIZE  # y is read by the extern, after which it goes
+
+
+def test_an_argument_that_is_returned_is_not_written_to():
+    exe = compiled(lambda g, x: (each(g, x), x), donated=True)
+    (x,) = arguments()
+    before = x.copy()
+    first, second = exe([x])
+    assert second is x
+    np.testing.assert_array_equal(x, before)
+    np.testing.assert_allclose(first, before + 1, rtol=1e-6)
+
+
+def test_no_memory_with_others_elements_between_is_written_to():
+    """The rows of a wider tensor: what lies between them is somebody else's."""
+    g = GraphBuilder("memory")
+    x = g.input("x", TensorType((N, N), float32, (2 * N, 1)), donated=True)
+    g.output(each(g, x))
+    exe = compile_graph(g.finish(), Doubling(), machine=GPU)
+    memory = np.arange(2.0 * N * N, dtype=np.float32).reshape(N, 2 * N)
+    (out,) = exe([memory[:, :N]])
+    np.testing.assert_array_equal(memory, np.arange(2.0 * N * N).reshape(N, 2 * N))
+    np.testing.assert_allclose(out, memory[:, :N] + 1)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_donated_memory_that_is_not_aligned(monkeypatch: pytest.MonkeyPatch, first: int):
+    """Kernels write to its aligned copy; the library must read that, too, and nothing is written back."""
+    monkeypatch.setattr(source.Writer, "wants_alignment", lambda w: True)
+    g = GraphBuilder("memory")
+    x = g.input("x", TensorType((96,), float32), donated=True)
+    y = g.loop([96], lambda i: g.add(g.load(x, i), g.const(1.0, float32)))
+    g.output(*g.extern("double", [y], [Place(0)], [y.type]), y)
+
+    class Both(Copying, Doubling):
+        pass
+
+    exe = compile_graph(g.finish(), Both(), machine=GPU)
+    memory = np.arange(100, dtype=np.float32)
+    argument = memory[first : first + 96]
+    wanted = argument + 1
+    double, out = exe([argument])
+    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(double, 2 * wanted)
+    assert homes(exe)[1] == INPUT
+    assert first == 0 or memory[1] == 1
+
+
+@pytest.mark.parametrize("off", ["", "graph-reuse-memory", "graph-cut-arena"])
+@pytest.mark.parametrize("rows", [N, sym("s0")])
+def test_temporary_tensors_go_when_nobody_needs_them(
+    monkeypatch: pytest.MonkeyPatch, rows: Any, off: str
+):
+    """Temporary tensors in front of an extern and behind it: one arena would hold those of both."""
+    monkeypatch.setenv("TESSERA_DISABLE", off)
+
+    def make(g: GraphBuilder, x: Value) -> Value:
+        def sums(x: Value) -> Value:
+            return g.loop([N], lambda j: g.reduce("sum", [rows], lambda i: g.load(x, i, j)))
+
+        def less(x: Value, s: Value) -> Value:
+            return g.loop([rows, N], lambda i, j: g.sub(g.load(x, i, j), g.load(s, j)))
+
+        a = each(g, x)
+        b = less(a, sums(a))
+        c = doubled(g, b)
+        d = each(g, c, c)
+        return less(d, sums(d))
+
+    exe = compiled(make, rows=rows)
+    for n in (N,) if rows == N else (N, 7, 1):
+        (x,) = arguments(rows=n)
+        for _ in range(2):
+            a = x + 1
+            c = 2 * (a - a.sum(0))
+            d = 2 * c + 1
+            np.testing.assert_allclose(exe([x])[0], d - d.sum(0), rtol=1e-3, atol=1e-2)
+    sizes = {} if rows == N else {"s0": N}
+    most = 3 if off else 2
+    assert (most - 1) * SIZE < exe.peak_bytes(sizes) <= most * SIZE + 2048

@@ -12,7 +12,15 @@ from math import prod
 
 from tessera.graph.emit.accesses import offset_of
 from tessera.graph.index import Dim, Expr, dim
-from tessera.graph.ops import CombiningOp, ExternOp, LoadOp, LoopOp, ScanOp, ViewOp
+from tessera.graph.ops import (
+    CombiningOp,
+    ExternOp,
+    LoadOp,
+    LoopOp,
+    ScanOp,
+    ViewOp,
+    donated_arguments,
+)
 from tessera.graph.passes.facts import SymbolRanges
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Effect, Op, Value
@@ -159,10 +167,14 @@ def _counts_through(e: Expr, inner: Sequence[int], extents: Sequence[int | Expr]
 
 
 def peak_bytes(steps: Sequence[Sequence[Op]], body: Block, size: SizeOf) -> int:
-    """The most that tensors made inside of a graph take at one time. The ops of a step run as one: what only they
-    read is never stored. Views are the memory of what they view."""
+    """The most that tensors made inside of a graph take at one time, and arguments that go when nobody reads them any
+    more. The ops of a step run as one: what only they read is never stored. Views are the memory of what they view."""
     at = {op: k for k, step in enumerate(steps) for op in step}
     change = [0] * (len(steps) + 1)
+    for v in donated_arguments(body):
+        n = bytes_of(v.type, size)
+        change[0] += n
+        change[_last_use(v, body, at, 0) + 1] -= n
     for op, k in at.items():
         if isinstance(op, ViewOp):
             continue

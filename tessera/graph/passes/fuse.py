@@ -274,7 +274,10 @@ class Fusion:
         return changed
 
     def horizontal(self) -> bool:
-        """Merge loops of equal extents that read a tensor together; whether any was."""
+        """Merge loops of equal extents that read a tensor together; whether any was. It saves little: no more memory is
+        held for it than without."""
+        if self.bound is not None:
+            self.bound = cost.peak_bytes([[op] for op in self.block], self.block, self.size)
         changed = False
         groups: dict[object, list[LoopOp]] = {}
         for op in self.block:
