@@ -25,7 +25,7 @@ TAKEN_APART = (
     aten._fused_rms_norm, aten._fused_rms_norm_backward, aten._batch_norm_with_update, aten._batch_norm_no_update,
     aten._batch_norm_with_update_functional, aten.batch_norm_backward, aten.addmv, aten.dist, aten.lcm, aten.gcd,
     aten.narrow_copy, aten.permute_copy, aten.unbind_copy, aten.round.decimals, aten.rrelu_with_noise_backward,
-    aten.tril_indices, aten.triu_indices, aten.upsample_bicubic2d, aten.upsample_trilinear3d, aten.as_strided_scatter,
+    aten.tril_indices, aten.triu_indices, aten.upsample_bicubic2d, aten.upsample_trilinear3d,
     aten.lift,
 )  # fmt: skip
 
@@ -46,6 +46,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         **foreach_decompositions(),
         aten.convolution_backward.default: convolution_backward,
         aten.ldexp.Tensor: ldexp,
+        aten.as_strided_scatter.default: as_strided_scatter,
         aten._efficientzerotensor.default: torch.zeros,  # whose tensors have no memory
     }
     whole = {getattr(packet, name) for packet in KEPT_WHOLE for name in packet.overloads()}
@@ -75,3 +76,12 @@ def ldexp(x: Any, exponent: Any) -> Any:
     if not exponent.is_floating_point():
         return NotImplemented
     return torch._decomp.decompositions.ldexp(x, exponent)
+
+
+def as_strided_scatter(x: Any, source: Any, *where: Any) -> Any:
+    """Of an expanded tensor as eager does it, into a copy: torch's tracing foretells strides of 0, with which what was
+    written would be lost."""
+    if not any(step == 0 and n != 1 for n, step in zip(x.shape, x.stride(), strict=True)):
+        return NotImplemented
+    copy = x.clone(memory_format=torch.contiguous_format)
+    return aten.as_strided_scatter.default(copy, source, *where)

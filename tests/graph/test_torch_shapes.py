@@ -193,3 +193,11 @@ def test_places_that_count_from_the_end_of_sizes_that_change():
     for shape in ((7, 9), (9, 7), (3, 4), (4, 3), (6, 5), (33, 3)):
         x = torch.randn(shape)
         assert difference(compiled(x), from_the_end(x)) is None, shape
+
+
+def test_what_is_written_to_an_expanded_tensor_is_there():
+    def written(x: Any, source: Any) -> Any:
+        return torch.as_strided_scatter(x, source, (2,), (1,), 1)
+
+    for x in (R(3, 1).expand(3, 3), R(1, 3).expand(3, 3), R(3, 3).t()):
+        compare(written, x, R(2))
