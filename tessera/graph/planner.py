@@ -74,8 +74,10 @@ class Planner:
         expand_sorts_of(function.body)
         expand_scatters_of(function.body)
         self.products, self.inside = products_of(function.body, machine)
-        size = cost.sizes({})
-        split_reductions(function, machine, reduce_columns_with_rows(function, machine, size))
+        size, taken = cost.sizes({}), {*self.products, *self.inside}
+        split_reductions(
+            function, machine, reduce_columns_with_rows(function, machine, size, taken)
+        )
         split_scans(function, machine)
         take_moments_twice(function, machine)
         split_attention(function, machine)

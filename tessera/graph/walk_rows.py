@@ -13,7 +13,7 @@ db = graph.loop (%j: 4096) { sum over (%r: 8192) dy[r, j] }
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from tessera.dtypes import int64
@@ -31,13 +31,17 @@ from tessera.ops import FuncOp, YieldOp
 MOST_SUMS = 4  # tensors of a row's length that a program keeps from row to row
 
 
-def reduce_columns_with_rows(function: FuncOp, machine: Machine, size: cost.SizeOf) -> set[Op]:
-    """Do so for the loops of a graph function where it moves fewer bytes; the loops that put groups together."""
+def reduce_columns_with_rows(
+    function: FuncOp, machine: Machine, size: cost.SizeOf, taken: Container[Op] = ()
+) -> set[Op]:
+    """Do so for the loops of a graph function where it moves fewer bytes, but for those of other kernels that are
+    `taken`; the loops that put groups together."""
     made = set[Op]()
     if machine.exact:
         return made
     for op in list(function.body):
-        if isinstance(op, LoopOp) and op.parent is not None and not op.joined:
+        free = op not in taken and op.parent is not None
+        if isinstance(op, LoopOp) and free and not op.joined:
             found = _candidate(op, function.body, machine, size)
             if found is not None and apply("graph-walk-rows", op):
                 made.add(found.build())

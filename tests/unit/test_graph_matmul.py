@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from tessera.graph.passes import optimize
 from tessera.graph.plan import Launch
 from tessera.graph.types import TensorType
 from tessera.interp.numerics import from_storage, to_storage
-from tests.unit.graph_kit import HOPPER, built_for_hopper, compiled, module_of, values_of
+from tests.unit.graph_kit import HOPPER, built_for_hopper, compiled, fp32, module_of, values_of
 
 RNG = np.random.default_rng(0)
 EPSILON = {float64: 2.0**-52, float32: 2.0**-23, float16: 2.0**-10, bfloat16: 2.0**-7}
@@ -281,3 +281,20 @@ def test_products_are_built_for_hopper(elem: dtype):
     assert kernel.asm["cubin"]
     if elem is bfloat16:
         assert "wgmma" in kernel.asm["ptx"]
+
+
+def test_what_reads_a_product_stays_its_epilogue_where_columns_of_it_are_summed():
+    """As the gradient of a layer's bias: on GPUs rows that no product makes are summed where they are computed."""
+
+    def build(g: GraphBuilder) -> Any:
+        x, y = g.input("x", fp32(300, 64)), g.input("y", fp32(64, 128))
+        p = g.matmul(x, y, float32, float32)
+        made = g.loop([300, 128], lambda i, j: g.unary("tanh", g.load(p, i, j)))
+        return made, g.loop([128], lambda j: g.reduce("sum", [300], lambda i: g.load(made, i, j)))
+
+    given = [numbers(float32, 300, 64), numbers(float32, 64, 128)]
+    exe = compiled(optimize(module_of(build)), replace(machine_of(HOPPER), groups=8))
+    made, sums = exe([np.copy(x) for x in given])
+    np.testing.assert_allclose(made, np.tanh(given[0] @ given[1]), atol=1e-3)
+    np.testing.assert_allclose(sums, made.sum(0), rtol=1e-4, atol=1e-3)
+    assert "tanh" in exe.plan.steps[0].code.name and "matmul" in exe.plan.steps[0].code.name
