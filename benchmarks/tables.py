@@ -141,6 +141,22 @@ def fused_table() -> list[str]:
     return [origin("graph_fused"), "", *table(columns, lines)]
 
 
+def products_table() -> list[str]:
+    """Products with what follows them: the geometric mean and the range over sizes."""
+    rows = results("graph_products").rows
+    lines = [
+        [
+            name,
+            str(len(found)),
+            *(spread(found, rival) for rival in ("extern", "compiled", "torch")),
+        ]
+        for name in dict.fromkeys(row.name for row in rows)
+        if (found := [row for row in rows if row.name == name])
+    ]
+    columns = ["function", "sizes", "vs eager's product", "vs torch.compile", "vs torch"]
+    return [origin("graph_products"), "", *table(columns, lines)]
+
+
 def geomean(values: Iterable[float]) -> float:
     logs = [math.log(v) for v in values]
     return math.exp(sum(logs) / len(logs))
@@ -269,6 +285,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "launch": launch_table,
     "compile": compile_table,
     "graph-fused": fused_table,
+    "graph-products": products_table,
     "graph-models": lambda: model_tables.summary(table),
     **{
         f"graph-models-{mode}": lambda mode=mode: model_tables.models(mode, table)

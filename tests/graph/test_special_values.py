@@ -100,7 +100,8 @@ def test_half_types_meet_numbers_as_numbers_of_their_own(dtype: Any):
         return [*found, x == wide, x < count, x + count]
 
     x = torch.tensor([0.1, 1 / 3, 2.7, 100.3, 2049, 257, INF], device="cpu").to(dtype)
-    compare(met, x, torch.full((7,), 2049), torch.tensor(0.1, dtype=torch.float64))
+    count, wide = torch.full((7,), 2049, device="cpu"), torch.tensor(0.1, dtype=torch.float64)
+    compare(met, x, count, wide.to("cpu"))
 
 
 def test_powers_of_two_beyond_the_range_of_floats():

@@ -264,7 +264,7 @@ def test_eager_may_give_more_tensors_than_tracing_foretells():
     """As attention of a GPU's library does; which ones count is known by their places."""
     library = torch.library.Library("tessera_test", "FRAGMENT")
     library.define("three(Tensor x) -> (Tensor, Tensor, Tensor)")
-    library.impl("three", lambda x: (x + 1, x.new_ones(3), x * 2), "CPU")
+    library.impl("three", lambda x: (x + 1, x.new_ones(3), x * 2), "CompositeExplicitAutograd")
     fake = lambda x: (torch.empty_like(x), None, torch.empty_like(x))
     torch.library.register_fake("tessera_test::three", fake, lib=library)
 
