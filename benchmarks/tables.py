@@ -289,7 +289,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "graph-models": lambda: model_tables.summary(table),
     **{
         f"graph-models-{mode}": lambda mode=mode: model_tables.models(mode, table)
-        for mode in model_tables.MODES
+        for mode in filter(model_tables.there, model_tables.MODES)
     },
     "cpu-rows": lambda: cpu_table("rows"),
     "cpu-matmul": lambda: cpu_table("matmul"),
