@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -85,3 +85,27 @@ def as_strided_scatter(x: Any, source: Any, *where: Any) -> Any:
         return NotImplemented
     copy = x.clone(memory_format=torch.contiguous_format)
     return aten.as_strided_scatter.default(copy, source, *where)
+
+
+# Operations with a place in memory among their arguments, which counts from the beginning of the storage: at which place.
+PLACED = {"aten.as_strided.default": 3, "aten.as_strided_copy.default": 3, "aten.as_strided_scatter.default": 4}
+
+
+def placed(target: Any, x: Any) -> tuple[str, Any]:
+    """The name of an operation and what runs it on a tensor `x` of torch's tracing: a tensor that is traced as one of
+    its own lies somewhere in an arena, from where on what `PLACED` takes has to count."""
+    traced = x.storage_offset() if str(target) in PLACED else None
+    if not isinstance(traced, int):
+        return str(target), target
+    name = f"{target}+{traced}" if traced else str(target)
+    return name, partial(_moved, target, PLACED[str(target)], traced)
+
+
+def _moved(run: Any, at: int, traced: int, x: Any, *args: Any, **keywords: Any) -> Any:
+    by = x.storage_offset() - traced
+    given = [x, *args]
+    if len(given) > at and given[at] is not None:
+        given[at] += by
+    elif keywords.get("storage_offset") is not None:
+        keywords["storage_offset"] += by
+    return run(*given, **keywords)

@@ -29,6 +29,7 @@ from tessera.graph import (
 )
 from tessera.graph.build import GraphBuilder
 from tessera.graph.index import Expr, expr
+from tessera.graph.torch_decompose import PLACED, placed
 from tessera.graph.torch_devices import Devices
 from tessera.graph.torch_eager import SymbolValues
 from tessera.graph.torch_lower import Float, Lowering, Rule, Tensor, rule_for, whole
@@ -279,8 +280,10 @@ class _Importer:
     # --- externs ------------------------------------------------------------------------------------------------
     def _extern(self, node: Node) -> Any:
         value = self.low.out = node.meta.get("val")  # an assertion has none
-        target = str(node.target)
-        self.found.targets[target] = node.target  # type: ignore[assignment]
+        target, run = str(node.target), node.target
+        if target in PLACED and isinstance(node.args[0], Node):
+            target, run = placed(run, node.args[0].meta["val"])
+        self.found.targets[target] = run  # type: ignore[assignment]
         fakes = list(value) if isinstance(value, (list, tuple)) else [value]
         plain = [f is None or _is_number(f) for f in fakes]
         types = [tensor_type(self._strided(f)) for f, p in zip(fakes, plain, strict=True) if not p]

@@ -273,3 +273,22 @@ def test_eager_may_give_more_tensors_than_tracing_foretells():
         return first.sin() + last
 
     compare(f, torch.randn(4))
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_places_in_memory_count_from_where_a_tensor_lies(by_name: bool):
+    """Temporaries lie in one arena; torch traces each as if it were alone in its memory."""
+    where = lambda at: {"storage_offset": at} if by_name else {}
+
+    def put(base: Any, source: Any, at: int) -> Any:
+        rest = () if by_name else (at,)
+        return torch.as_strided_scatter(base, source, (4, 5), (8, 1), *rest, **where(at))
+
+    def f(x: Any) -> Any:
+        small = [g(x)[:4, :5] for g in (torch.sin, torch.cos, torch.tan)]
+        wide = [g(x) for g in (torch.exp, torch.tanh, torch.sigmoid)]
+        return [put(w, s, at) for at, w, s in zip((0, 3, 8), wide, small, strict=True)]
+
+    compare(lambda x: sum(f(x)), torch.randn(6, 8))
+    base = torch.randn(60)
+    compare(lambda x: put(x, x[:20].reshape(4, 5).sin(), 12), base[10:])
