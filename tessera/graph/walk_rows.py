@@ -29,9 +29,6 @@ from tessera.ir.applications import apply
 from tessera.ops import FuncOp, YieldOp
 
 MOST_SUMS = 4  # tensors of a row's length that a program keeps from row to row
-# Indices of rows. With three, as convnext has them, gradients were wrong on an H200, and right in all other models; the
-# cause is not known yet.
-MOST_INDICES = 2
 
 
 def reduce_columns_with_rows(
@@ -56,7 +53,7 @@ def _candidate(op: LoopOp, body: Block, machine: Machine, size: cost.SizeOf) -> 
     flat = not any(x.regions for x in op.body)
     k = len(op.extents) - flat
     extents = op.extents[:k]
-    if not 0 < k <= MOST_INDICES or product(extents) == 0 or not _has_plain_rows(op, k):
+    if k == 0 or product(extents) == 0 or not _has_plain_rows(op, k):
         return None
     if not flat and not _holds_rows(op, machine):
         return None
