@@ -35,8 +35,9 @@ def as_on_a_gpu() -> None:
     machine = executable.machine_of(GPUTarget("cuda", 90, 32))
     executable.machine_of = lambda target: machine
     cost.machine_of = lambda device: cost.GPU
-    Executable.take = lambda exe, size: exe.host.empty(size)
-    Executable.give = lambda exe, arena: None
+    vars_of = {"take": lambda exe, size: exe.host.empty(size), "give": lambda exe, arena: None}
+    for name, function in vars_of.items():
+        setattr(Executable, name, function)
 
 
 def case_of(name: str, device: str) -> Any:
@@ -69,7 +70,7 @@ def peaks(name: str, device: str, steps: bool) -> dict[str, int]:
     for who in ("eager", "tessera", "inductor"):
         torch._dynamo.reset()
         case = case_of(name, device)
-        options = {"matmul": "extern"} if who == "tessera" and device == "cpu" else None
+        options: Any = {"matmul": "extern"} if who == "tessera" and device == "cpu" else None
         run = (
             case.module
             if who == "eager"

@@ -26,6 +26,7 @@ import torch._inductor.config as inductor_config
 from distance import distance
 from torch.autograd import DeviceType  # pyright: ignore[reportPrivateImportUsage]
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._pytree import tree_map
 
 import tessera.torch  # noqa: F401  registers the backend
 from tessera.graph.plan import Launch
@@ -141,7 +142,7 @@ class Reference:
     def widened(self, name: str, mode: str, device: str, wide: Any) -> model_cases.Case:
         case = model_cases.made(name, mode, self.kind, device)
         case.module = copy.deepcopy(case.module).to(wide)
-        case.args, case.kwargs = torch.utils._pytree.tree_map(
+        case.args, case.kwargs = tree_map(
             lambda x: x.to(wide) if x.is_floating_point() else x, (case.args, case.kwargs)
         )
         return case

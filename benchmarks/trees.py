@@ -170,7 +170,10 @@ class Gpu(Kind):
 
         torch.zeros(1, device="cuda")
         torch.backends.cuda.matmul.allow_tf32 = True
-        self.device, self.seed = torch.cuda.get_device_name(), torch.manual_seed
+        self.device, self.begin = torch.cuda.get_device_name(), torch.manual_seed
+
+    def seed(self, number: int) -> None:
+        self.begin(number)
 
     def typical(self, times: list[float]) -> float:
         return median(times)
@@ -204,10 +207,13 @@ class Cpu(Kind):
     def __init__(self, threads: int) -> None:
         import torch
 
-        self.torch, self.threads, self.seed = torch, threads, torch.manual_seed
+        self.torch, self.threads, self.begin = torch, threads, torch.manual_seed
         self.arrays: dict[tuple[str, int], Any] = {}
         if threads > 1:
             self.clock = time.perf_counter
+
+    def seed(self, number: int) -> None:
+        self.begin(number)
 
     def entries(self, tree: Tree) -> Entries:
         with tree.active():

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp import decompositions as torchs
 
 from tessera.graph.torch_foreach import foreach_decompositions
 
@@ -75,7 +76,7 @@ def ldexp(x: Any, exponent: Any) -> Any:
     floats, have a rule."""
     if not exponent.is_floating_point():
         return NotImplemented
-    return torch._decomp.decompositions.ldexp(x, exponent)
+    return torchs.ldexp(x, exponent)
 
 
 def as_strided_scatter(x: Any, source: Any, *where: Any) -> Any:
@@ -87,8 +88,12 @@ def as_strided_scatter(x: Any, source: Any, *where: Any) -> Any:
     return aten.as_strided_scatter.default(copy, source, *where)
 
 
-# Operations with a place in memory among their arguments, which counts from the beginning of the storage: at which place.
-PLACED = {"aten.as_strided.default": 3, "aten.as_strided_copy.default": 3, "aten.as_strided_scatter.default": 4}
+# Operations one of whose arguments, the one at this place, counts elements from the beginning of a storage.
+PLACED = {
+    "aten.as_strided.default": 3,
+    "aten.as_strided_copy.default": 3,
+    "aten.as_strided_scatter.default": 4,
+}
 
 
 def placed(target: Any, x: Any) -> tuple[str, Any]:

@@ -113,7 +113,7 @@ def select(low: Lowering, x: Tensor, at: int, index: Any) -> Tensor:
     if isinstance(index, int) and index < 0:
         place = expr(x.shape[at]) + index
     else:
-        place = from_end(index, x.shape[at]) if signed(index) else expr(index)
+        place = from_end(expr(index), x.shape[at]) if signed(index) else expr(index)
     kept = [dim(k - (k > at)) for k in range(x.rank)]
     kept[at] = place
     return view(x, kept, [n for k, n in enumerate(x.shape) if k != at])

@@ -1,6 +1,6 @@
 """A transformer block for tests of whole models."""
 
-# pyright: basic
+# pyright: basic, reportMissingImports=false
 from __future__ import annotations
 
 from typing import Any

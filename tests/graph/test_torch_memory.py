@@ -96,7 +96,7 @@ def test_the_peak_is_known_before_the_call(name: str):
     assert 0 <= measured - record.run.peak_bytes() <= inside
 
 
-def saved(f: Any, *shapes: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
+def saved(f: Any, *shapes: tuple[int, ...]) -> tuple[Any, list[Any]]:
     """The backward graph of a function and its gradients, which are eager's; the placeholders that it may write to."""
     torch.manual_seed(0)
     given = [torch.randn(s, requires_grad=True) for s in shapes]
