@@ -175,10 +175,10 @@ def rows_of(case: dict[str, Any]) -> list[Row]:
     rows: list[Row] = []
     for what, unit, figure, factor in FIGURES:
         values = {who: factor * x for who, x in values_of(case, figure).items()}
-        if "tessera" not in values:
+        ours = values.get("tessera")
+        if not ours:  # not measured, or, of kernels, a model that Dynamo leaves to eager
             continue
-        ours = values["tessera"]
-        ratios = {who: x / ours for who, x in values.items() if who != "tessera" and ours}
+        ratios = {who: x / ours for who, x in values.items() if who != "tessera"}
         row = Row(
             what, f"{case['model']}, {case['mode']}", case["dtype"], unit, values, ratios=ratios
         )
