@@ -86,9 +86,8 @@ def lower_bound(buffers: Sequence[Buffer]) -> int:
 
 
 # --- several arenas ---------------------------------------------------------------------------------------------------
-MOST = (
-    64  # buffers of one arena that `cut` tries: placing them takes time that grows with the square
-)
+# Buffers of one arena that `cut` tries: placing them takes time that grows with the square.
+MOST = 64
 
 
 @dataclass(frozen=True, slots=True)

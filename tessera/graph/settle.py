@@ -17,6 +17,7 @@ from tessera.graph.plan import (
     OUTPUT,
     OWN,
     TEMPORARY,
+    Extern,
     Launch,
     Plan,
     Step,
@@ -30,6 +31,9 @@ from tessera.ir.applications import apply
 
 Forbidden = Mapping[str, set[tuple[int, int]]]
 LIKELY = 512  # what a symbolic size counts as, where allocations are chosen
+COLLECTIVES = (
+    "_c10d_functional."  # operations of torch that are done when their results are waited for
+)
 PAGE = 512  # bytes: CUDA's caching allocator rounds up to them
 
 
@@ -125,6 +129,18 @@ class Settling:
                     plan.lives[root] = (plan.lives.get(root, (n, n))[0], n)
         for v in outputs:
             plan.lives[v] = (plan.lives.get(v, (0, 0))[0], len(plan.steps))
+        for step in plan.steps:
+            if isinstance(step, Extern) and step.op.target.startswith(COLLECTIVES):
+                self._wait(step)
+
+    def _wait(self, step: Extern) -> None:
+        """Let what a collective reads live until somebody waits for its results: it may run until then."""
+        lives = self.plan.lives
+        roots = [self.plan.root(v) for v in step.writes if _is_tensor(v)]
+        end = max((lives[v][1] for v in roots), default=0)
+        for v in filter(_is_tensor, step.reads):
+            first, last = lives[self.plan.root(v)]
+            lives[self.plan.root(v)] = first, max(last, end)
 
     def _merge(self, v: Value) -> None:
         """Let the memory that a tensor takes live as long as the tensor."""

@@ -16,7 +16,7 @@ from tessera.graph.executable import Executable, compile_graph
 from tessera.graph.host import NumpyHost
 from tessera.graph.index import sym
 from tessera.graph.memory import ALIGNMENT, Buffer, cut, lower_bound, place
-from tessera.graph.plan import FOREIGN, INPUT, OUTPUT
+from tessera.graph.plan import FOREIGN, INPUT, OUTPUT, Extern
 from tessera.graph.types import Place, TensorType
 from tessera.ir import Value
 
@@ -190,6 +190,26 @@ def test_a_result_lies_where_a_tensor_died_earlier_in_the_same_run_of_kernels():
     np.testing.assert_allclose(exe([x])[0], (2 * x * 3).T.T * 3 + 3, rtol=1e-5)
     assert homes(exe) == [FOREIGN]
     assert exe.peak_bytes() == 2 * SIZE
+
+
+@pytest.mark.parametrize("name", ["double", "_c10d_functional.all_reduce.default"])
+def test_what_a_collective_reads_lives_until_its_result_is_waited_for(name: str):
+    """A kernel between them makes a tensor of the same size, which lies where the operand of another extern died."""
+
+    def make(g: GraphBuilder, x: Value) -> Value:
+        given = transposed(g, x)
+        begun = g.extern(name, [given], [Place(0)], [given.type])[0]
+        between = transposed(g, x)
+        waited = doubled(g, begun)
+        return each(g, transposed(g, between), waited)
+
+    exe = compiled(make)
+    (x,) = arguments()
+    np.testing.assert_allclose(exe([x])[0], 9 * x + 12 * x.T + 1, rtol=1e-5, atol=1e-5)
+    plan = exe.plan
+    first, second = (n for n, step in enumerate(plan.steps) if isinstance(step, Extern))
+    (given,) = plan.steps[first].reads
+    assert plan.lives[plan.root(given)][1] == (first if name == "double" else second)
 
 
 def test_donated_arguments_are_written_to_and_counted():
