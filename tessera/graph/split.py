@@ -17,6 +17,7 @@ from tessera.graph.ops import CombiningOp, IndexOp, LoadOp, LoopOp, ReduceOp, So
 from tessera.graph.types import TensorType, product
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ir.applications import apply
+from tessera.ir.rewrite import lies_in
 from tessera.ops import FuncOp, YieldOp, arith
 
 
@@ -167,16 +168,8 @@ def _index(b: Builder, indices: Sequence[Value], e: Expr) -> Value:
 def _mask_loads(op: Op, inside: Value, block: Block) -> None:
     """Let the loads in an op read only where `inside` holds; what the block around it makes is there."""
     for x in list(op.walk()):
-        if isinstance(x, LoadOp) and not _is_made_in(x.tensor, block):
+        if isinstance(x, LoadOp) and not lies_in(x.tensor.block, block):
             mask = inside
             if x.mask is not None:
                 mask = Builder.before_op(x).emit(arith.AndOp(x.mask, inside))
             x.set_operands(x.tensor, x.indices, mask, x.other)
-
-
-def _is_made_in(v: Value, block: Block) -> bool:
-    at = v.block
-    while at is not None and at is not block:
-        op = at.parent
-        at = op.parent if op is not None else None
-    return at is block

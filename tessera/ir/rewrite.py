@@ -100,7 +100,7 @@ class Rewriter:
         while self.work:
             op = self.work.pop()
             self.queued.discard(op)
-            if op.parent is None or not _attached(op, module.body):
+            if not lies_in(op.parent, module.body):
                 continue
             changed |= self._visit(op)
         return changed
@@ -146,12 +146,12 @@ class Rewriter:
                 self.push(v.op)
 
 
-def _attached(op: Op, body: Block) -> bool:
-    block = op.parent
-    while block is not None and block is not body:
-        parent = block.parent
-        block = parent.parent if parent is not None else None
-    return block is body
+def lies_in(block: Block | None, outer: Block) -> bool:
+    """Whether a block is another one, or in an op inside of it."""
+    while block is not None and block is not outer:
+        op = block.parent
+        block = op.parent if op is not None else None
+    return block is outer
 
 
 def is_dead(op: Op) -> bool:

@@ -21,11 +21,10 @@ from tessera.backends.gpu.local import straight_run
 from tessera.backends.gpu.memory import VECTOR_BITS, vector_length
 from tessera.backends.nvidia.backend import NvidiaBackend
 from tessera.compiler.compile import make_backend
-from tessera.config import knobs
 from tessera.dtypes import dtype, int1, pointer_type
 from tessera.ir import Block, Module, Op, TileType, Value, elem_of, shape_of
 from tessera.layout import offset_map
-from tessera.tools.replay.inputs import given_options
+from tessera.tools.replay.inputs import given_options, watched
 
 WIDE = VECTOR_BITS // 8  # bytes of the widest access of a GPU's thread
 DESCRIPTORS = (ops.DescriptorLoadOp, ops.DescriptorStoreOp, ops.TensorCopyOp)
@@ -210,19 +209,10 @@ def _what(op: Op) -> str:
 def reported(target: GPUTarget | None = None) -> Generator[None]:
     """While this lasts, the widths of each kernel that is compiled are printed, for `target` or for its own."""
 
-    def inspect(
-        backend: Backend | None = None, stages: dict[str, Stage] | None = None,
-        options: Options | None = None, *rest: object,
-    ) -> tuple[str, str] | None:  # fmt: skip
-        if backend is None or stages is None or options is None:
-            return ("widths", "widths")
-        if "tir" in stages:
-            stages["tir"] = _telling(backend, options, target, stages["tir"])
-        return None
+    def made(backend: Backend, options: Options, stage: Stage) -> Stage:
+        return _telling(backend, options, target, stage)
 
-    with knobs.runtime.scope(), knobs.compilation.scope():
-        knobs.runtime.add_stages_inspection_hook = inspect
-        knobs.compilation.always_compile = True
+    with watched("widths", made):
         yield
 
 

@@ -53,6 +53,14 @@ MODELS = {
 }
 
 
+def made(name: str) -> tuple[Any, Any, Any]:
+    """A model, the same compiled, and what it is called with."""
+    torch.manual_seed(0)
+    make, shape = MODELS[name]
+    module = make()
+    return module, torch.compile(module, backend="tessera", options=OPTIONS), torch.randn(shape)
+
+
 def training_step(run: Any, module: nn.Module, x: Any) -> Any:
     """A step, which gives the loss and the gradients: it keeps none, of which the profiler would see the end alone."""
 
@@ -69,10 +77,7 @@ def training_step(run: Any, module: nn.Module, x: Any) -> Any:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_training_steps_hold_no_more_than_eager(name: str):
-    torch.manual_seed(0)
-    make, shape = MODELS[name]
-    module, x = make(), torch.randn(shape)
-    compiled = torch.compile(module, backend="tessera", options=OPTIONS)
+    module, compiled, x = made(name)
     eager, ours = (training_step(run, module, x) for run in (module, compiled))
     with recording() as records:
         for mine, theirs in zip(ours(), eager(), strict=True):
@@ -84,10 +89,7 @@ def test_training_steps_hold_no_more_than_eager(name: str):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_peak_is_known_before_the_call(name: str):
-    torch.manual_seed(0)
-    make, shape = MODELS[name]
-    module, x = make(), torch.randn(shape)
-    compiled = torch.compile(module, backend="tessera", options=OPTIONS)
+    _, compiled, x = made(name)
     with torch.no_grad(), recording() as records:
         compiled(x)
         measured = peak_bytes(lambda: compiled(x))[0]

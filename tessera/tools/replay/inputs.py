@@ -6,7 +6,7 @@ import hashlib
 import json
 import runpy
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -23,12 +23,27 @@ def recording(folder: Path) -> Generator[None]:
     NAME-HASH.tir and NAME-HASH.json. Equal inputs are written once. The disk cache is not used."""
     folder.mkdir(parents=True, exist_ok=True)
 
-    def inspect(*about: Any) -> tuple[str, str] | None:
-        if not about:
-            return ("recorded", "recorded")
-        backend, stages, options = about[:3]
-        if "tir" in stages and backend.name in ("cuda", "cpu"):
-            stages["tir"] = _writing(folder, backend, options, stages["tir"])
+    def made(backend: Backend, options: Options, stage: Stage) -> Stage:
+        known = backend.name in ("cuda", "cpu")
+        return _writing(folder, backend, options, stage) if known else stage
+
+    with watched("recorded", made):
+        yield
+
+
+@contextmanager
+def watched(name: str, made: Callable[[Backend, Options, Stage], Stage]) -> Generator[None]:
+    """While this lasts, the first stage of each compilation is what `made` makes of it; the disk cache is not used.
+    `name` tells apart what is compiled meanwhile."""
+
+    def inspect(
+        backend: Backend | None = None, stages: dict[str, Stage] | None = None,
+        options: Options | None = None, *rest: object,
+    ) -> tuple[str, str] | None:  # fmt: skip
+        if backend is None or stages is None or options is None:
+            return (name, name)
+        if "tir" in stages:
+            stages["tir"] = made(backend, options, stages["tir"])
         return None
 
     with knobs.runtime.scope(), knobs.compilation.scope():
