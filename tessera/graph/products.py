@@ -14,6 +14,7 @@ from tessera.graph.ops import LoadOp, LoopOp, MatmulOp, ViewOp, yielded
 from tessera.graph.passes import cost
 from tessera.graph.types import TensorType, product
 from tessera.ir import Block, Op, Value
+from tessera.ir.applications import apply
 from tessera.ops import arith
 
 MOST_PROLOGUE = 4  # operations an element that are done again for each block of the other operand
@@ -41,7 +42,7 @@ def _product(op: MatmulOp, body: Block, machine: Machine, taken: set[Op]) -> Pro
     if loop is None or loop in taken:
         return Product(op, kept)
     groups = _groups(op, loop)
-    if groups is None or not pays(op, loop, machine):
+    if groups is None or not pays(op, loop, machine) or not apply("graph-fuse-products", loop):
         return Product(op, kept)
     return Product(op, kept, loop, groups)
 
@@ -59,7 +60,8 @@ def _prologue(v: Value, op: MatmulOp) -> LoopOp | None:
     alone = len(users) == 1 and (users[0] is op or isinstance(users[0], ViewOp))
     scalars = [x for x in loop.body if isinstance(x, arith.Elementwise)]
     tensors = {x.tensor for x in loop.body if isinstance(x, LoadOp)}
-    return loop if alone and len(scalars) <= MOST_PROLOGUE and len(tensors) <= 1 else None
+    simple = alone and len(scalars) <= MOST_PROLOGUE and len(tensors) <= 1
+    return loop if simple and apply("graph-fuse-products", loop) else None
 
 
 def _reader(v: Value, body: Block) -> LoopOp | None:

@@ -29,6 +29,7 @@ from tessera.graph.torch_tune import EAGER, TimedProduct, fastest, known, times_
 from tessera.graph.torch_types import NotLowered, Size
 from tessera.graph.types import TensorType
 from tessera.ir import Value
+from tessera.ir.applications import apply
 
 TYPES = (float16, bfloat16, float32, float64)
 MOST = 1 << 30  # multiplications of the largest product that "auto" makes a kernel of on a CPU
@@ -79,7 +80,8 @@ def multiplied(low: Lowering, a: Tensor, b: Tensor, elem: dtype) -> Value:
     vector = a.shape[-2] == 1 or b.shape[-1] == 1
     timed = low.products == "timed" and not vector
     blocks = _timed(a, b, acc, elem) if timed else None
-    if blocks is None and low.products in ("auto", "timed") and not profitable(low, a, b):
+    ruled = blocks is None and low.products in ("auto", "timed")
+    if ruled and not (profitable(low, a, b) and apply("graph-own-products", what="product")):
         raise NotLowered("eager's product is taken to be as fast")
     if vector:
         return _by_sums(low, a, b, acc, elem)

@@ -68,7 +68,7 @@ def test_random_graphs(seed: int, steps: int):
 # and below what the planner does.
 PLANNED = (
     "graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments", "graph-reuse-memory",
-    "graph-cut-arena",
+    "graph-cut-arena", "graph-own-products", "graph-fuse-products",
 )  # fmt: skip
 OTHERS = ("graph-drop-roundings", "graph-join-gradients", *PLANNED)
 EXACT = [n for n in OPTIMIZATIONS if n.startswith("graph-") and n not in OTHERS]
@@ -118,7 +118,14 @@ def test_kernels_of_fused_graphs(seed: int, norms: bool, writes: bool):
 
 
 @pytest.mark.parametrize(
-    "off", ["", "graph-split-reductions,graph-split-scans", "graph-reuse-memory", "graph-cut-arena"]
+    "off",
+    [
+        "",
+        "graph-split-reductions,graph-split-scans",
+        "graph-reuse-memory",
+        "graph-cut-arena",
+        "graph-fuse-products",
+    ],
 )
 @pytest.mark.parametrize("seed", range(6))
 def test_kernels_of_small_tilings(seed: int, off: str, monkeypatch: pytest.MonkeyPatch):

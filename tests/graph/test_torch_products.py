@@ -73,3 +73,8 @@ def test_other_products_stay_eagers(arch: int):
 @pytest.mark.parametrize("arch", [80, 100], indirect=True)
 def test_other_gpus_are_not_estimated(arch: int):
     assert products(lambda x, w, b: F.gelu(F.linear(x, w, b)), *LAYER) == 0
+
+
+def test_own_products_can_be_switched_off(arch: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TESSERA_DISABLE", "graph-own-products")
+    assert products(lambda x, w, b: F.gelu(F.linear(x, w, b)), *LAYER) == 0

@@ -299,3 +299,21 @@ def test_what_reads_a_product_stays_its_epilogue_where_columns_of_it_are_summed(
     np.testing.assert_allclose(sums, made.sum(0), rtol=1e-4, atol=1e-3)
     step = exe.plan.steps[0]
     assert isinstance(step, Launch) and "tanh" in step.code.name and "matmul" in step.code.name
+
+
+def test_what_stands_around_a_product_is_apart_where_that_is_switched_off(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def build(g: GraphBuilder) -> Any:
+        x, y = g.input("x", fp32(40, 24)), g.input("y", fp32(24, 32))
+        twice = g.loop([40, 24], lambda i, j: g.add(g.load(x, i, j), g.load(x, i, j)))
+        p = g.matmul(twice, y, float32, float32)
+        return g.loop([40, 32], lambda i, j: g.unary("tanh", g.load(p, i, j)))
+
+    given = [numbers(float32, 40, 24), numbers(float32, 24, 32)]
+    for off, launches in (("", 1), ("graph-fuse-products", 3)):
+        monkeypatch.setenv("TESSERA_DISABLE", off)
+        exe = compiled(optimize(module_of(build)))
+        (found,) = exe([np.copy(x) for x in given])
+        np.testing.assert_allclose(found, np.tanh(2 * given[0] @ given[1]), rtol=1e-4, atol=1e-5)
+        assert len(exe.plan.steps) == launches
