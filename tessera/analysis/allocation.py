@@ -1,9 +1,9 @@
-"""Places buffers in shared memory by their lifetimes: two buffers share bytes only if they never live at once.
+"""Places buffers in shared memory by their lifetimes: two buffers share bytes only if they never live at the same time.
 
 Ops are numbered in program order. A buffer lives from its `local_alloc` to its last use; a use inside a loop
 that does not contain the allocation counts to the end of that loop. A buffer that asynchronous copies fill
-lives on to the next wait for all of them. Of two roles, the consumers wait for all that the producer copies: its
-buffers live until they are through with them. The scratch of an op lives while the op runs. Larger buffers are
+lives on to the next wait for all of them. Where warps have roles, a buffer lives until the consumers have last used
+it, since they wait for all that the producer copies. The scratch of an op lives while the op runs. Larger buffers are
 placed first, each at the lowest offset that is free for its lifetime."""
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from tessera.ops import (
 )
 
 SWIZZLE_ALIGNMENT = 1024  # the pattern of the widest swizzle starts at a multiple of this
-PRIVATE_SCRATCH = 1024  # bytes of scratch up to which an op of a loop has them for all of the loop
-SMALL_ALIGNMENT = 128  # one line of banks: the swizzles of conversions start there
+PRIVATE_SCRATCH = 1024  # an op in a loop keeps up to this many bytes of scratch for the whole loop
+SMALL_ALIGNMENT = 128  # one row of all banks, where the swizzles of layout conversions start
 TENSOR_OPS = (DescriptorLoadOp, DescriptorStoreOp)
 
 
 def _is_swizzled(op: Op) -> bool:
-    """Whether a tile lies in memory as an instruction swizzles it, who goes by addresses and not by offsets."""
+    """Whether a buffer's layout is swizzled. Instructions swizzle address bits: it must start where the pattern
+    does."""
     if not isinstance(op, LocalAllocOp):
         return False
     bases = op.result.type.layout.bases("offset")
@@ -42,8 +43,8 @@ def _is_swizzled(op: Op) -> bool:
 
 @dataclass(slots=True)
 class Buffer:
-    """Bytes that an op needs from position `start` to `end` (both included). `offset` is set by `place`. `others`: ops
-    that use the same bytes in their turn."""
+    """The positions `start` to `end` (both included) in which an op needs `size` bytes. `place` sets `offset`. `others`
+    are ops that use the same bytes at other times."""
 
     op: Op
     size: int
@@ -62,7 +63,7 @@ class Buffer:
 
 
 class Positions:
-    """Numbers of the ops of a function in program order; `last` is that of the last op inside."""
+    """The position of each op of a function in program order; `last` is that of the last op nested in it."""
 
     def __init__(self, func: FuncOp):
         self.first: dict[Op, int] = {}
@@ -90,11 +91,11 @@ def memory_users(v: Value) -> list[Op]:
 
 def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
     end, asynchronous = at.first[alloc], False
-    between = 0  # the end of a program whose roles fill and empty it without the consumers
+    between = 0  # end of the roles, for a buffer that the consumers do not use
     for user in memory_users(alloc.result):
         if (
             isinstance(user, MbarrierInitOp) and not user.by_producer
-        ):  # late arrivals must not meet other data
+        ):  # a late arrival must not hit other data
             return max(at.last.values())
         asynchronous |= isinstance(user, AsyncCopyOp)
         op, parent = user, user.parent_op()
@@ -119,7 +120,8 @@ def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
 
 
 def _scratch_life(op: Op, size: int, at: Positions) -> tuple[int, int]:
-    """Small scratch in a loop keeps its place throughout, so that no op has to wait for another one's readers."""
+    """Return when an op's scratch lives. Small scratch in a loop keeps its bytes for the whole loop, so that no op
+    waits for the readers of another op's scratch."""
     if isinstance(op, DescriptorStoreOp):  # the TMA unit reads it until a later wait
         return 0 if is_in_loop(op) else at.first[op], len(at.first)
     loop = op.parent_op()
@@ -129,7 +131,7 @@ def _scratch_life(op: Op, size: int, at: Positions) -> tuple[int, int]:
 
 
 def is_in_loop(op: Op) -> bool:
-    """Whether a loop of its function is around an op."""
+    """Whether an op is inside a loop of its function."""
     parent = op.parent_op()
     while parent is not None and not isinstance(parent, Loop):
         parent = parent.parent_op()
@@ -137,7 +139,7 @@ def is_in_loop(op: Op) -> bool:
 
 
 def buffers_of(func: FuncOp, num_warps: int, facts: object = None) -> list[Buffer]:
-    """All buffers of a function with their lifetimes; `facts` as `scratch_bytes` wants them."""
+    """Return all buffers of a function with their lifetimes; `facts` is passed on to `scratch_bytes`."""
     at = Positions(func)
     found: list[Buffer] = []
     for op in func.walk():
@@ -153,8 +155,8 @@ def buffers_of(func: FuncOp, num_warps: int, facts: object = None) -> list[Buffe
 
 
 def _shared_by_copies(buffers: list[Buffer], num_warps: int) -> list[Buffer]:
-    """Stores of equal tiles in different blocks, as there are when a loop was cut in pieces, take turns with the same
-    buffers: each waits for the one before as it would for itself in the next iteration."""
+    """Let `descriptor_store`s of equal tiles in different blocks, such as the parts of a split loop, share buffers.
+    Each waits for the copies of the store before it, as it does for its own of the previous iteration."""
     kept: list[Buffer] = []
     stores: dict[Any, Buffer] = {}
     for b in buffers:
@@ -171,7 +173,7 @@ def _shared_by_copies(buffers: list[Buffer], num_warps: int) -> list[Buffer]:
 
 
 def place(buffers: list[Buffer], base: int = 0) -> int:
-    """Set the offsets, from `base` on; returns the end of the highest buffer."""
+    """Set the offset of each buffer, starting at `base`, and return the end of the highest buffer."""
     placed: list[Buffer] = []
     top = base
     for b in sorted(buffers, key=lambda b: (-b.size, b.start)):

@@ -11,7 +11,7 @@ Example: `offs = pid * 1024 + arange(0, 1024)` has contiguity 1024 and divisibil
 of 1024. `ptr + offs` with a 16-byte-aligned `ptr` to fp32 has contiguity 1024 and divisibility 16 (bytes), so vectors
 of 4 elements may be loaded. `offs < n` with n divisible by 16 has constancy 16: a vector of 4 is masked as a whole.
 
-The quotients and remainders of a run are described where its numbers are known not to be negative (see sign.py).
+Rules for quotients and remainders keep runs only where the dividend is known to be non-negative (see sign.py).
 Facts of loop-carried values are found by assuming the initial value's facts and joining until nothing changes.
 """
 
@@ -43,7 +43,7 @@ def _interesting(t: Type) -> bool:
 
 
 class AxisAnalysis:
-    """Facts of all values of a function, computed when it is made."""
+    """Facts about all values of a function, computed by the constructor."""
 
     def __init__(self, func: control.FuncOp):
         self.table: dict[Value, AxisFacts] = {}
@@ -60,13 +60,14 @@ class AxisAnalysis:
 
     # --- what consumers ask -------------------------------------------------------------------------------
     def vector_width(self, ptr: Value, axis: int) -> int:
-        """Elements along `axis` that one aligned access may cover, by contiguity and alignment of the pointer."""
+        """Return how many elements along `axis` an aligned access may cover, by the pointer's contiguity and
+        alignment."""
         f = self.facts(ptr)
         size = elem_of(ptr.type).element_ty.storage_bytes
         return max(1, gcd(f.contiguity[axis], max(f.divisibility[axis] // size, 1)))
 
     def mask_width(self, mask: Value | None, axis: int) -> int:
-        """Elements along `axis` that are all on or all off (aligned runs); a huge number without a mask."""
+        """Return the length of the aligned runs along `axis` in which the mask is uniform; TOP without a mask."""
         return TOP if mask is None else self.facts(mask).constancy[axis]
 
     # --- propagation ---------------------------------------------------------------------------------------

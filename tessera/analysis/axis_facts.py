@@ -1,4 +1,4 @@
-"""Defines what is known of a value's elements along each dimension (see axis.py)."""
+"""Defines the facts about a value's elements along each dimension (see axis.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import gcd
 from tessera.dtypes import pointer_type
 from tessera.ir import Type, elem_of, shape_of
 
-TOP = 1 << 32  # "divisible by anything we ask": the divisibility of zero
+TOP = 1 << 32  # stands for divisible by any number that is asked for, as zero is
 
 
 def power_of_two_part(n: int) -> int:
@@ -19,7 +19,7 @@ def power_of_two_part(n: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AxisFacts:
-    """See axis.py. `value` is the number when every element is one known integer."""
+    """Facts about one value (see axis.py). `value` is set if every element is the same known integer."""
 
     contiguity: tuple[int, ...]
     divisibility: tuple[int, ...]
@@ -27,7 +27,7 @@ class AxisFacts:
     value: int | None = None
 
     def join(self, other: AxisFacts, step: int = 1) -> AxisFacts:
-        """What holds whichever of the two describes the value; `step` is the unit of divisibility per element."""
+        """Return the facts of a value that one of the two describes; `step` is the divisibility's unit per element."""
         contiguity = gcds(self.contiguity, other.contiguity)
         mine, its = self.cut(contiguity, step), other.cut(contiguity, step)
         return AxisFacts(
@@ -38,8 +38,8 @@ class AxisFacts:
         )
 
     def cut(self, runs: tuple[int, ...], step: int) -> tuple[int, ...]:
-        """Divisibility once the runs are cut to `runs`: a piece starts a multiple of its length into a run. A run that
-        is shorter already stays whole."""
+        """Return the divisibility after runs are cut to length `runs`: a piece starts a multiple of its length into a
+        run. A run that is already shorter stays whole."""
         return tuple(
             d if m <= n else gcd(d, n * step)
             for d, n, m in zip(self.divisibility, runs, self.contiguity, strict=True)
@@ -60,12 +60,12 @@ def nothing_known(t: Type) -> AxisFacts:
 
 
 def uniform(t: Type, divisibility: int, value: int | None = None) -> AxisFacts:
-    """Every element is the same number."""
+    """Return the facts of a value whose elements are all the same number."""
     dims = dims_of(t)
     return AxisFacts((1,) * len(dims), (divisibility,) * len(dims), dims, value)
 
 
 def unit_of(t: Type) -> int:
-    """What divisibility counts for one element further: bytes for pointers, 1 for integers."""
+    """Return the distance of neighbouring elements in units of divisibility: bytes for pointers, 1 for integers."""
     e = elem_of(t)
     return e.element_ty.storage_bytes if isinstance(e, pointer_type) else 1

@@ -1,4 +1,4 @@
-"""Lists the rules of the axis analysis: facts of an op's result from those of its operands (see axis.py)."""
+"""Lists the rules of the axis analysis, which derive facts about a result from those about operands (see axis.py)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _convert_layout(a: AxisAnalysis, op: gpu.ConvertLayoutOp) -> AxisFacts:
 
 @transfer(memory.LoadOp)
 def _load(a: AxisAnalysis, op: memory.LoadOp) -> AxisFacts:
-    """What is read from one place is one value: indices of rows, say."""
+    """Elements loaded from equal addresses are equal, such as row indices repeated along a dimension."""
     unknown = nothing_known(op.result.type)
     if op.volatile:
         return unknown
@@ -105,7 +105,7 @@ def _cast(a: AxisAnalysis, op: arith.CastOp) -> AxisFacts:
     ):
         return a.facts(op.x)
     f = a.facts(op.x)
-    # A narrowing cast keeps what is equal and what divides; counting up may wrap.
+    # A narrowing cast preserves constancy and divisibility, but not contiguity, as the count may wrap.
     if (
         isinstance(source, dtype)
         and source.is_int()
@@ -121,14 +121,14 @@ def _cast(a: AxisAnalysis, op: arith.CastOp) -> AxisFacts:
 
 
 def _starts(f: AxisFacts) -> tuple[int, ...]:
-    """Divisibility of every element, not only of the first of each run."""
+    """Return the divisibility of every element, not only of the first of each run."""
     return tuple(d if c == 1 else 1 for d, c in zip(f.divisibility, f.contiguity, strict=True))
 
 
 def _sum(
     x: AxisFacts, y: AxisFacts, value: int | None, both: bool = True, size: int = 1
 ) -> AxisFacts:
-    """Facts of x + y, or of x - y when not `both` (then y may not be the running one); neighbours are `size` apart."""
+    """Facts of x + y; or of x - y if not `both`, where only x may be the run. Neighbours in a run are `size` apart."""
     runs = tuple(
         max(gcd(cx, ky), gcd(kx, cy) if both else 1)
         for cx, kx, cy, ky in zip(x.contiguity, x.constancy, y.contiguity, y.constancy, strict=True)
@@ -140,7 +140,7 @@ def _sum(
 def _known(
     op: arith.Binary, compute: Callable[[int, int], int], x: AxisFacts, y: AxisFacts
 ) -> int | None:
-    """The number that every element of the result is, when both operands are known and nothing wraps."""
+    """Return the value of all elements of the result if both operands are known and nothing wraps."""
     if x.value is None or y.value is None:
         return None
     value, e = compute(x.value, y.value), elem_of(op.result.type)
@@ -193,8 +193,8 @@ def _div(a: AxisAnalysis, op: arith.DivOp) -> AxisFacts:
     x, y = a.facts(op.lhs), a.facts(op.rhs)
     if y.value == 1:
         return x
-    # A run counting up from a multiple of k gives k equal quotients in a row, for k dividing the divisor, unless it is
-    # negative: -4, -3, -2, -1 divided by 4 is -1, 0, 0, 0.
+    # A run counting up from a multiple of k gives k equal quotients in a row, for k dividing the divisor, unless the
+    # run is negative: -4, -3, -2, -1 divided by 4 is -1, 0, 0, 0.
     runs = a.signs.nonnegative(op.lhs)
     constancy = tuple(
         gcd(kx, ky) if c == 1 or not runs or ky < c else gcd(gcd(c, n), d)
@@ -216,8 +216,8 @@ def _div(a: AxisAnalysis, op: arith.DivOp) -> AxisFacts:
 def _rem(a: AxisAnalysis, op: arith.RemOp) -> AxisFacts:
     x, y = a.facts(op.lhs), a.facts(op.rhs)
     constancy = gcds(x.constancy, y.constancy)
-    # Runs survive as far as no multiple of the divisor falls inside one; of negative numbers one ends behind each
-    # multiple: -4, -3, -2, -1 modulo 4 is 0, -3, -2, -1.
+    # A run survives where no multiple of the divisor falls inside it. A negative run ends after each multiple:
+    # -4, -3, -2, -1 modulo 4 is 0, -3, -2, -1.
     runs = a.signs.nonnegative(op.lhs)
     contiguity = tuple(
         gcd(cx, gcd(dx, dy)) if runs and (ky >= cx or y.value is not None) else 1
@@ -277,7 +277,7 @@ def _select(a: AxisAnalysis, op: arith.SelectOp) -> AxisFacts:
 
 @transfer(arith.CmpOp)
 def _cmp(a: AxisAnalysis, op: arith.CmpOp) -> AxisFacts:
-    """Runs of x against equal y: with both aligned to n, `x < y` cannot change inside n elements."""
+    """Compare runs of x with a uniform y: if both are multiples of n, `x < y` cannot change within n elements."""
     x, y = a.facts(op.lhs), a.facts(op.rhs)
     constancy: list[int] = []
     for d in range(len(x.constancy)):
@@ -330,7 +330,7 @@ def _trans(a: AxisAnalysis, op: tile.TransOp) -> AxisFacts:
 
 @transfer(tile.ReshapeOp)
 def _reshape(a: AxisAnalysis, op: tile.ReshapeOp) -> AxisFacts:
-    """Facts along the last dimension survive when it only splits or stays; others are given up."""
+    """Keep the facts along the last dimension, with runs cut to its new extent; drop those along the others."""
     f, old, new = a.facts(op.x), shape_of(op.x.type), shape_of(op.result.type)
     if f.value is not None:
         return uniform(op.result.type, f.divisibility[0], f.value)

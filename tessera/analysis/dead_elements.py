@@ -1,10 +1,10 @@
-"""Elements of a tile that nobody looks at: those whose coordinate along a dimension reaches a bound.
+"""Finds elements of a tile that nothing uses: those whose coordinate along a dimension reaches a bound.
 
-    a = load(p + (rows % m)[:, None] * stride + ks)      rows past m are loaded from somewhere
-    acc = dot(a, b, acc)                                 they only make rows past m of the sum
-    store(q, acc, mask=(rows < m)[:, None])              which are not stored: they may as well be zeros
+    a = load(p + (rows % m)[:, None] * stride + ks)      rows from m on are loaded from elsewhere,
+    acc = dot(a, b, acc)                                 affect only rows from m on of acc,
+    store(q, acc, mask=(rows < m)[:, None])              and are not stored: they may as well be zeros
 
-A tile is followed through all its uses, each of which must keep elements apart along the dimension."""
+A tile is followed through all its uses. Each use must keep elements along the dimension apart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Place = tuple[Value, int]  # a tile and a dimension of it
 
 
 def conditions(mask: Value, polynomials: Polynomials) -> list[Poly | None]:
-    """What a mask says: polynomials that are all negative where it is on; None for what is no polynomial."""
+    """Return polynomials that are all negative where a mask is true; None for a condition that is no polynomial."""
     op = mask.op
     if isinstance(op, arith.AndOp):
         return conditions(op.lhs, polynomials) + conditions(op.rhs, polynomials)
@@ -61,8 +61,8 @@ def dead_beyond(v: Value, dim: int, start: Poly, bound: Poly, polynomials: Polyn
 def _after(
     op: Op, index: int, d: int, beyond: Poly, polynomials: Polynomials
 ) -> list[Place] | None:
-    """The tiles whose elements along a dimension depend only on the same ones of this operand; None if the operand's
-    elements are used in another way."""
+    """Return the tiles (with a dimension) whose elements depend only on this operand's elements at the same coordinate
+    along `d`; None if the op uses the elements in another way."""
     if isinstance(op, tile.DotOp):
         rank = len(shape_of(op.result.type))
         kept = (d != rank - 1, d != rank - 2, True)[index]
@@ -85,6 +85,6 @@ def _after(
 
 
 def _renamed(op: control.YieldOp, names: Collection[Atom]) -> bool:
-    """Whether a coordinate means another one after this end of an iteration."""
+    """Whether a value that a coordinate is made of changes with the iteration that this op ends."""
     loop = op.parent_op()
     return isinstance(loop, control.ForOp) and any(varies(x, loop) for x in names)

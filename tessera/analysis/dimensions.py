@@ -1,10 +1,10 @@
-"""Finds which dimensions of a function's tiles lie along each other, and along which elements are combined.
+"""Finds which dimensions of a function's tiles correspond, and along which dimensions elements are combined.
 
     %c = dot %a, %b, %acc       rows: {a.0, acc.0, c.0}      columns: {b.1, acc.1, c.1}      depth: {a.1, b.0}, met
     %s = reduce %c, axis 1      joins s.0 to the rows; the columns are met
 
-Dimensions in one class can only be cut together: part i of one belongs to part i of the others. A class that is *met*
-cannot be cut at all, as parts of it would have to be brought together; `reasons` has the op that does it."""
+Dimensions in one class can only be cut together: part i of one belongs to part i of the others. A class is *met* if an
+op combines elements along it. Such a class cannot be cut, since the op needs all parts; `reasons` names that op."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Dimensions:
         return d
 
     def classes(self) -> dict[Dim, list[Dim]]:
-        """The members of each class that has several, or is met."""
+        """Return the members of each class that has several members or is met."""
         found: dict[Dim, list[Dim]] = {}
         for d in self._above:
             found.setdefault(self.find(d), []).append(d)
@@ -60,7 +60,7 @@ class Dimensions:
         self.reasons.setdefault(d, op)
 
     def _same(self, values: Sequence[Value], but: int | None = None) -> None:
-        """All dimensions of tiles of one shape, one of which may be left out."""
+        """Relate all dimensions of tiles of one shape, except dimension `but`."""
         tiles = [v for v in values if extents(v)]
         for v in tiles:
             for i in range(len(extents(v))):
@@ -81,7 +81,7 @@ class Dimensions:
         self._same([*op.operands, *op.results])
 
     def source(self, op: Op) -> None:
-        """A tile made of scalars."""
+        """Relate the results of an op that has no tile operands."""
         self._same(op.results)
 
     def broadcast(self, op: ops.BroadcastOp) -> None:
@@ -97,8 +97,8 @@ class Dimensions:
             self._along(op.x, source, op.result, i)
 
     def reshape(self, op: ops.ReshapeOp) -> None:
-        """Where both shapes have equally many elements so far, the next dimensions lie along each other: equal parts
-        of them hold the same elements. What lies further inside meets."""
+        """Relate the first dimensions where the products of extents so far are equal in both shapes: equal parts of
+        them hold the same elements. Dimensions further inside are met."""
         old, new = extents(op.x), extents(op.result)
         i = j = 0
         while i < len(old) or j < len(new):
@@ -121,7 +121,7 @@ class Dimensions:
             self._met(op, op.result, d)
 
     def pairs(self, op: ops.JoinOp | ops.SplitOp) -> None:
-        """All dimensions but the last one, of extent 2, which only one side has."""
+        """Relate all dimensions but the last one of the wide tile, which has extent 2 and is met."""
         wide = op.result if isinstance(op, ops.JoinOp) else op.x
         for v in op.operands if isinstance(op, ops.JoinOp) else op.results:
             for i in range(len(extents(v))):

@@ -1,4 +1,4 @@
-"""Writes the code of integer expressions that the host evaluates before a launch (analysis/intervals.py)."""
+"""Translates a kernel's integers into expressions that the host evaluates before a launch (analysis/intervals.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPERATIONS: dict[type[Op], str] = {
 WIDEST = 64  # bits of the integers that the host computes with
 VARYING = ("id", "loop", "hull", "least", "most", "distance", "word", "carried", "again")
 MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
-# What a true comparison says of its left side: it is at least (or at most) the right side plus this number.
+# A true comparison bounds its left side: it is at least (or at most) the right side plus this number.
 _BOUNDS = {"gt": ("least", 1), "ge": ("least", 0), "lt": ("most", -1), "le": ("most", 0)}
 
 
@@ -25,13 +25,13 @@ def _is_signed(v: Value) -> bool:
 
 
 class HostCode:
-    """The code of one function's scalars; equal instructions are there once."""
+    """The code of one function's scalars, with each distinct instruction once."""
 
     def __init__(self, func: control.FuncOp, code: tuple[Any, ...] = ()):
         self.func, self.code = func, list(code)
         self.numbers: dict[Any, int] = {x: i for i, x in enumerate(code)}
         self.found: dict[Value, int | None] = {}
-        self.followed: set[Value] = set()  # values that are looked for just now
+        self.followed: set[Value] = set()  # values that are being translated, to end at cycles
         self.polynomials = Polynomials()
 
     def add(self, *instruction: object) -> int:
@@ -41,7 +41,7 @@ class HostCode:
         return self.numbers[instruction]
 
     def value(self, v: Value) -> int | None:
-        """The number of the expression of a scalar; None if the host cannot tell even its range."""
+        """Return the number of a scalar's instruction; None if the host cannot even give its range."""
         if v not in self.found:
             if v in self.followed:
                 return None
@@ -100,7 +100,7 @@ class HostCode:
 
     # --- what a while loop carries --------------------------------------------------------------------------
     def _before(self, loop: control.WhileOp, v: Value) -> int | None:
-        """A value when the condition is looked at."""
+        """Return the instruction of a loop-carried value at the time the condition is evaluated."""
         t: Any = v.type
         if not t.signed or t.bits < 32:
             return None
@@ -109,7 +109,7 @@ class HostCode:
             first = self.add("word", t.bits)
         number = self.add("carried", first, t.bits, len(self.code))
         self.found[v] = number
-        followed, self.followed = self.followed, set()  # known from here on, or soon
+        followed, self.followed = self.followed, set()  # `found[v]` ends the recursion from here on
         following = self.value(loop.after.terminator.operands[v.index])
         self.followed = followed
         if following is None:
@@ -118,13 +118,13 @@ class HostCode:
         return number
 
     def _after(self, loop: control.WhileOp, v: Value) -> int | None:
-        """A value while the condition holds."""
+        """Return the instruction of a value while the condition holds."""
         condition, *handed = loop.before.terminator.operands
         number = self.value(handed[v.index])
         return self._where(condition, handed[v.index], number) if number is not None else None
 
     def _where(self, condition: Value, v: Value, number: int) -> int:
-        """The number of a value, given that a condition holds."""
+        """Return the instruction of a value, narrowed by a condition that holds."""
         op = condition.op
         if isinstance(op, arith.AndOp):
             return self._where(op.rhs, v, self._where(op.lhs, v, number))

@@ -1,19 +1,19 @@
-"""Evaluates integer expressions on the host before a launch, given as code: each instruction names earlier ones by
-number.
+"""Evaluates integer expressions on the host before a launch. They are given as code whose instructions refer to
+earlier ones by number.
 
     ("arg", n)  ("const", c)             launch argument n; a number
-    ("id", axis)  ("count", axis)        a program's place in the grid; the grid's extent
-    ("loop", lb, ub, step)               the variable of a loop
-    ("hull", a, b)                       one of both
+    ("id", axis)  ("count", axis)        a program id; the grid's extent
+    ("loop", lb, ub, step)               the induction variable of a loop
+    ("hull", a, b)                       a or b
     ("least", a, b)  ("most", a, b)      a, which is at least or at most b
-    ("distance", a, b)                   how far all of a is from all of b: negative if they overlap
+    ("distance", a, b)                   the gap between the intervals of a and b: negative if they overlap
     ("word", bits)                       any signed integer of so many bits
-    ("carried", a, bits, name)           what a loop carries from a on; ("again", n, b): instruction n may become b
+    ("carried", a, bits, name)           a loop-carried value that starts as a; ("again", n, b): n may become b
     (operation, a, b, bits)              add sub mul div rem min max in signed integers of so many bits; "fit" a: a cast
 
-What differs between programs or iterations has an interval (lowest, highest) instead of one value; None: unknown. That
-of a carried value grows until an iteration leads to no other values; what does not come to rest may be any integer.
-Quotients are rounded toward zero, remainders have the dividend's sign, as in kernels."""
+A value that differs between programs or iterations has an interval (lowest, highest); None: unknown. The interval of
+a carried value grows to a fixed point; a bound that keeps moving becomes that of the type. Quotients are rounded
+toward zero, and remainders have the dividend's sign, as in kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 NEVER = ((0, 1, 0, 1),)  # a check that always fails
-PATIENCE = 3  # steps by which the interval of a carried value may grow
+PATIENCE = 3  # steps by which the interval of a carried value may grow before it is widened
 Known = tuple[int, int]
 Interval = Known | None
 
@@ -29,7 +29,8 @@ Interval = Known | None
 def evaluate(
     code: Sequence[Any], args: Mapping[int, int], grid: Sequence[int] = (1, 1, 1)
 ) -> list[Interval]:
-    """The intervals of all instructions. `args`: launch arguments by number; those that are missing are unknown."""
+    """Return the intervals of all instructions. `args` maps numbers of launch arguments to values; others are
+    unknown."""
     found: list[Interval] = []
     # Carried values: their intervals, and how often these have grown.
     grown: dict[int, tuple[Known, int]] = {}
@@ -55,7 +56,7 @@ def evaluate(
 
 
 def _grown(now: Known, following: Interval, bits: int, jump: bool) -> Known:
-    """The interval of a carried value that also has the values that follow; with `jump` all, where it has to grow."""
+    """Widen a carried value's interval by the next iteration's; with `jump`, a bound that moves becomes the type's."""
     low, high = _word(bits)
     if following is None:
         return low, high
@@ -178,7 +179,7 @@ _OPERATIONS: dict[str, Callable[..., Interval]] = {
 
 
 def holds(checks: Sequence[Any], values: Sequence[Interval]) -> bool:
-    """Whether all checks hold: (number, lowest, highest, divisor) of an expression; with a divisor it has one value."""
+    """Whether all checks (number, lowest, highest, divisor) hold; a divisor above 1 must divide a single value."""
     for number, low, high, divisor in checks:
         x = values[int(number)]
         if x is None or x[0] < low or x[1] > high:

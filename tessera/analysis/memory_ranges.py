@@ -12,7 +12,7 @@ from tessera.ops import AtomicRmwOp, LoadOp, StoreOp
 
 
 def memory_range(views: StridedViews, access: LoadOp | StoreOp | AtomicRmwOp) -> int | None:
-    """The number of an expression whose interval has the addresses of all bytes; None if the host cannot tell."""
+    """Return the instruction whose interval has the addresses of all bytes accessed; None if the host cannot tell."""
     code = views.code
     if not isinstance(access.ptr.type, TileType):
         return _of_scalar(views, access.ptr)
@@ -25,7 +25,7 @@ def memory_range(views: StridedViews, access: LoadOp | StoreOp | AtomicRmwOp) ->
 
 
 def range_of_view(code: HostCode, view: StridedView, size: int) -> int | None:
-    """The number of an expression whose interval has the addresses of a strided view's bytes; its elements have `size`
+    """Return the instruction whose interval has the addresses of a strided view's bytes; an element has `size`
     bytes."""
     total = code.value(view.base)
     for side in (*view.sides, *view.further):
@@ -42,13 +42,13 @@ def range_of_view(code: HostCode, view: StridedView, size: int) -> int | None:
 
 
 def _whole(code: HostCode, first: int, size: int) -> int:
-    """The bytes of an element whose first one is known."""
+    """Extend the address of an element's first byte to all its bytes."""
     others = code.add("hull", code.add("const", 0), code.add("const", size - 1))
     return code.add("add", first, others, WIDEST)
 
 
 def _coordinates(code: HostCode, side: Side) -> int | None:
-    """All coordinates along a side that lie in the array."""
+    """Return the instruction for the coordinates along a side that lie in the array."""
     zero = code.add("const", 0)
     last = code.poly(side.bound - Poly.constant(1)) if side.bound is not None else None
     if side.period is not None:

@@ -1,15 +1,14 @@
-"""Writes integers, and addresses, as polynomials in what the kernel does not compute from other integers by +, - and
-*.
+"""Writes integers and addresses as polynomials in those values that the kernel does not compute by +, - and *.
 
     rows = pid * 128 + arange(0, 128)          128·pid + i₀
     ptr + rows[:, None] * stride + cols        ptr + 128·pid·stride + i₀·stride + i₁
 
-`iₙ` is the index along dimension n of the tile at hand. A value that a loop carries and moves by the same amount in
-each iteration is a polynomial in the loop's variable k: with `p += 64 * stride` in `range(0, n, 64)`, p₀ + k·stride.
+`iₙ` is the index along dimension n of the tile. A value that a loop carries and changes by the same amount in each
+iteration is a polynomial in the induction variable k: with `p += 64 * stride` in `range(0, n, 64)`, p₀ + k·stride.
 
-Indices that are kept below a bound M, by `% M`, `minimum` or `where`, are *limited* indices along their dimension: such
-an index is its polynomial as long as that is less than M. Sums of signed int32 and int64 are taken not to wrap, as
-addresses are (see `wide_index`); unsigned ones are not followed."""
+An index that `% M`, `minimum` or `where` keeps below a bound M is a *limited* index along its dimension: it equals its
+polynomial as long as that is less than M. Sums of signed int32 and int64 are assumed not to wrap, as addresses are (see
+`wide_index`); unsigned ones are not followed."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ from tessera.ops import arith, control, gpu, tile
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """The index along a dimension. `limited`: (c, M), the coordinate that is the polynomial c of that index where
-    c < M; elsewhere it `wraps` around (c mod M) or is anything."""
+    """The index along dimension `dim`. `limited` (c, M): the coordinate equals the polynomial c of that index where
+    c < M. Elsewhere it is c mod M if it `wraps`, and any number otherwise."""
 
     dim: int
     limited: tuple[Poly, Poly] | None = None
@@ -36,8 +35,8 @@ Atom = Value | Along
 
 
 class Monomial(frozenset[tuple[Atom, int]]):
-    """Factors with their powers. They are walked in the order that they came in, since the order of a set depends on
-    addresses, and so would the code that is made of them."""
+    """Factors with their powers, in insertion order. The order of a plain set depends on object addresses, and so would
+    the code that is generated from it."""
 
     __slots__ = ("factors",)
     factors: tuple[tuple[Atom, int], ...]
@@ -98,7 +97,7 @@ class Poly:
         return hash(frozenset(self.terms.items()))
 
     def __iter__(self) -> Iterator[Poly]:
-        """The monomials, each as a polynomial."""
+        """Iterate over the monomials, each as a polynomial."""
         for m, c in self.terms.items():
             yield Poly({m: c})
 
@@ -108,11 +107,11 @@ class Poly:
 
     @property
     def value(self) -> int | None:
-        """The number that it is, if it is one."""
+        """The number that a constant polynomial equals, else None."""
         return self.terms.get(ONE, 0) if self.terms.keys() <= {ONE} else None
 
     def over(self, divisor: Poly) -> Poly | None:
-        """The quotient by a single monomial; None if that does not divide it."""
+        """Return the quotient by a single monomial; None if it does not divide every term."""
         ((m, c),) = divisor.terms.items()
         terms: dict[Monomial, int] = {}
         for n, d in self.terms.items():
@@ -123,7 +122,7 @@ class Poly:
         return Poly(terms)
 
     def replaced(self, atom: Atom, by: Poly) -> Poly:
-        """With another polynomial in place of a factor."""
+        """Return the polynomial with `by` in place of a factor."""
         total = Poly({})
         for m, c in self.terms.items():
             term = Poly({Monomial((a, n) for a, n in m if a != atom): c})
@@ -133,7 +132,7 @@ class Poly:
         return total
 
     def only(self, wanted: Callable[[Atom], bool]) -> Poly:
-        """The monomials that have a factor as wanted."""
+        """Return the monomials that have a factor for which `wanted` is true."""
         return Poly({m: c for m, c in self.terms.items() if any(wanted(a) for a, _ in m)})
 
 
@@ -160,7 +159,7 @@ def is_index(atom: Atom) -> bool:
 
 
 def along_one(p: Poly) -> tuple[int, Poly] | None:
-    """(d, c) of a polynomial that is the plain index along d plus c, where c is the same in the whole tile."""
+    """Return (d, c) if a polynomial is the plain index along d plus a c that is uniform over the tile."""
     tilted = p.only(is_index)
     uniform = p - tilted
     atoms = tilted.atoms
@@ -175,7 +174,7 @@ def _followed(v: Value) -> bool:
 
 
 class Polynomials:
-    """The polynomials of a function's values. None for a tile that is none; a scalar is at least one of its own."""
+    """The polynomials of a function's values. A tile may have none; a scalar is at least an atom of its own."""
 
     def __init__(self, assumed: Mapping[Value, Poly] | None = None):
         self.known: dict[Value, Poly | None] = dict(assumed or {})
@@ -266,7 +265,7 @@ class Polynomials:
 
 
 def varies(atom: Atom, loop: control.ForOp) -> bool:
-    """Whether a factor is not the same in all iterations."""
+    """Whether a factor may differ between iterations of a loop."""
     if isinstance(atom, Along):
         return True
     if atom.op is not None:
@@ -276,8 +275,8 @@ def varies(atom: Atom, loop: control.ForOp) -> bool:
 
 
 def new_places(op: Op) -> list[int] | None:
-    """Where each dimension of the operand stands in the result of an op that only renames dimensions, else None.
-    Those of extent 1 may come and go."""
+    """Return where each dimension of the operand is in the result of an op that only permutes dimensions, or adds or
+    drops those of extent 1; None for other ops."""
     if isinstance(op, tile.ExpandDimsOp):
         return [d + (d >= op.axis) for d in range(len(shape_of(op.x.type)))]
     if isinstance(op, tile.TransOp):
@@ -292,7 +291,7 @@ def new_places(op: Op) -> list[int] | None:
 
 
 def moved(p: Poly | None, places: Sequence[int]) -> Poly | None:
-    """The polynomial where dimension d has become dimension `places[d]`."""
+    """Return the polynomial after dimension d has become dimension `places[d]`."""
     if p is None:
         return None
     terms: dict[Monomial, int] = {}

@@ -13,9 +13,9 @@ BOUNDS = 3  # operands of a `for` in front of the initial values
 
 # --- control flow -------------------------------------------------------------------------------------------
 def incoming(v: Value) -> list[Value]:
-    """The values one of which `v` is, as a phi has them: `v` is carried by a loop, or a result of a loop or branch.
+    """Return the values that `v` may be, like a phi's operands: `v` is loop-carried, or a result of a loop or branch.
 
-    Empty for all others: results of other ops, arguments of functions, the induction variable of a `for`."""
+    Empty for all other values: results of other ops, arguments of functions, the induction variable of a `for`."""
     inside = isinstance(v.owner, Block)
     op = v.owner.parent if isinstance(v.owner, Block) else v.owner
     if isinstance(op, control.ForOp):
@@ -31,8 +31,8 @@ def incoming(v: Value) -> list[Value]:
 
 
 def outgoing(op: Op, index: int) -> list[Value]:
-    """The values that may be operand `index` of an op, which is a loop or ends a block of a loop or branch: `incoming`
-    from the other side. Empty for bounds, conditions and operands of other ops."""
+    """Return the values that operand `index` of an op may become: the inverse of `incoming`. The op is a loop or ends a
+    block of a loop or branch. Empty for bounds, conditions and operands of other ops."""
     if isinstance(op, control.ForOp):
         return [op.carried[index - BOUNDS], op.results[index - BOUNDS]] if index >= BOUNDS else []
     if isinstance(op, control.WhileOp):
@@ -50,7 +50,7 @@ def outgoing(op: Op, index: int) -> list[Value]:
 
 
 def defined_inside(v: Value, op: Op) -> bool:
-    """Whether a value is computed in the blocks of an op, or is an argument of one, and may so change between
+    """Whether a value is computed in the blocks of an op, or is an argument of one, so that it may change between
     iterations."""
     owner = v.owner if isinstance(v.owner, Op) else v.owner.parent
     around = isinstance(v.owner, Block) and owner is op
@@ -59,8 +59,8 @@ def defined_inside(v: Value, op: Op) -> bool:
 
 # --- pointers -----------------------------------------------------------------------------------------------
 def argument_of(ptr: Value) -> Value | None:
-    """The function's argument that a pointer, or a tile of pointers, points into whichever way control takes; None if
-    that may be one of several, or is not known."""
+    """Return the function argument that a pointer, or a tile of pointers, points into on every path; None if there may
+    be several, or if it is not known."""
     found: set[Value] = set()
     seen: set[Value] = set()
     work = [ptr]
@@ -79,8 +79,8 @@ def argument_of(ptr: Value) -> Value | None:
 
 
 def pointers_of(v: Value) -> Sequence[Value]:
-    """The pointers that a pointer is made from: by an offset, by moving elements, by choice, by control flow. Empty
-    where it begins: arguments, loaded addresses, integers."""
+    """Return the pointers that a pointer is made from: by an offset, a rearrangement, a select or control flow. Empty
+    at its origin: arguments, loaded addresses, integers."""
     op = v.op
     if isinstance(op, arith.AddPtrOp | arith.HintOp | tile.Rearrangement):
         return op.operands[:1]
@@ -93,14 +93,14 @@ def pointers_of(v: Value) -> Sequence[Value]:
 
 # --- shared memory ------------------------------------------------------------------------------------------
 def buffer_of(view: Value) -> Value:
-    """The shared memory that views (transposes, buffers of a ring) show."""
+    """Return the buffer in shared memory that a chain of views (transposes, buffers of a ring) shows."""
     while isinstance(view.op, gpu.SharedView):
         view = view.op.operands[0]
     return view
 
 
 def untransposed(view: Value) -> Value:
-    """The buffer, perhaps one of a ring, that transposes show."""
+    """Return the buffer, perhaps one of a ring, that a chain of transposes shows."""
     while isinstance(view.op, gpu.LocalTransOp):
         view = view.op.x
     return view

@@ -30,13 +30,14 @@ from tessera.ops import (
 ALIGNMENT = 16  # bytes: the widest access of a thread
 LINE = 128  # bytes of one row over all banks
 GROUP_WARPS = 4  # of a warpgroup
-STAGING_BYTES = 32 * 1024  # of a tile on its way to the TMA unit
+STAGING_BYTES = 32 * 1024  # most bytes of staging buffers for the TMA unit
 SWIZZLE_ROWS = 8  # after which the pattern of a swizzle repeats
 MAX_CONVERSION_BYTES = 64 * 1024  # a larger tile goes through shared memory in several rounds
 
 
 def scratch_bytes(op: Op, num_warps: int, facts: object = None) -> int:
-    """Bytes of scratch that `op` needs, 0 for most ops. `facts` (GpuFacts) says which matrix moves the target has."""
+    """Return the bytes of scratch that `op` needs, 0 for most ops. `facts` (GpuFacts): whether ldmatrix, stmatrix
+    exist."""
     if isinstance(op, ConvertLayoutOp):
         plan = conversion_plan(op, facts)
         return plan.bytes if isinstance(plan, SharedExchange) else 0
@@ -69,9 +70,9 @@ def scratch_bytes(op: Op, num_warps: int, facts: object = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """How a tile goes through shared memory, where it is in `layout`, to the TMA unit. Each of `groups` groups of
-    warps stores boxes of its own rows (0: all warps do it together); `boxes` has those of the first group. A buffer
-    holds `parts` boxes of a group; `buffers`: how many are in shared memory at a time."""
+    """How a tile is staged in shared memory, where it has `layout`, for the TMA unit. Each of `groups` groups of warps
+    stores boxes of its own rows (0: all warps store together); `boxes` has those of the first group. A buffer holds
+    `parts` boxes of a group, and `buffers` of them are in shared memory at a time."""
 
     layout: LinearLayout
     boxes: Boxes
@@ -86,12 +87,12 @@ class Staging:
 
     @property
     def count(self) -> int:
-        """Buffers that the whole tile fills."""
+        """The number of buffers that the whole tile fills."""
         return len(self.boxes.starts) // self.parts
 
 
 def staging(op: DescriptorStoreOp, num_warps: int) -> Staging:
-    """The staging of a tile that is stored. Few buffers are enough where each thread's registers tell the box."""
+    """Return the staging of a stored tile. A few buffers suffice if a thread's register index alone gives the box."""
     t: Any = op.value.type
     bits: int = t.elem.storage_bits
     shared = box_layout(t.shape, bits)
@@ -106,15 +107,15 @@ def staging(op: DescriptorStoreOp, num_warps: int) -> Staging:
 
 
 def _buffers(count: int, size: int) -> int:
-    """How many of `count` buffers of `size` bytes are in shared memory at a time."""
+    """Return how many of `count` buffers of `size` bytes are in shared memory at a time."""
     while count > 2 and count * size > STAGING_BYTES:
         count //= 2
     return count
 
 
 def _by_groups(t: Any, shared: LinearLayout, boxes: Boxes, groups: int) -> Staging | None:
-    """Where each group of warps holds rows of its own: in boxes so low that two buffers need little room, if each
-    thread's registers tell the box even so."""
+    """Stage boxes of few rows, so that two buffers need little room. Each group of warps must hold rows of its own, and
+    a thread's register index must still give the box; else return None."""
     found: Staging | None = None
     height = boxes.box[-2] // max(1, groups) if len(boxes.box) > 1 else 0
     while groups > 1 and height >= SWIZZLE_ROWS:
@@ -139,7 +140,7 @@ def _lower(
     shared: LinearLayout, boxes: Boxes, groups: int, height: int
 ) -> tuple[LinearLayout, Boxes]:
     """Cut boxes into lower ones that hold `height` rows of each group; the first box of all groups comes first, then
-    the second. Gives the layout and the boxes of the first group."""
+    the second. Return the layout and the boxes of the first group."""
     own, width = boxes.box[-2] // groups, boxes.box[-1]
     columns = shared.columns("offset")
     low, high, box = ((width * x).bit_length() - 1 for x in (height, own, own * groups))
@@ -150,7 +151,7 @@ def _lower(
 
 
 def _bands(t: Any, shared: LinearLayout, boxes: Boxes) -> Staging | None:
-    """Where warps hold columns of the tile: bands of rows, each a buffer of all the boxes along it."""
+    """Stage bands of rows if warps hold columns of the tile. A buffer has all the boxes along one band."""
     if len(t.shape) != 2 or boxes.box[0] != t.shape[0] or not boxes.swizzle:
         return None
     (rows, cols), width = t.shape, boxes.box[1]
@@ -170,17 +171,17 @@ def _bands(t: Any, shared: LinearLayout, boxes: Boxes) -> Staging | None:
 
 
 def dot_area(t: TileType) -> int:
-    """Bytes for one operand of a dot by FMAs, rounded up to rows of banks."""
+    """Return the bytes for one operand of a dot by FMAs, rounded up to rows of banks."""
     return -(-area(t.elem, t.numel) // LINE) * LINE
 
 
 def area(elem: ElementType, count: int) -> int:
-    """Bytes of `count` elements, rounded up so that another area may follow."""
+    """Return the bytes of `count` elements, rounded up so that another area may follow."""
     return -(-elem.storage_bytes * count // ALIGNMENT) * ALIGNMENT
 
 
 def conversion_plan(op: ConvertLayoutOp, facts: object) -> Plan:
-    """How the target converts this layout."""
+    """Return how the target converts this layout."""
     elem = elem_of(op.x.type)
     return plan_conversion(
         op.x.type.layout,
@@ -193,13 +194,13 @@ def conversion_plan(op: ConvertLayoutOp, facts: object) -> Plan:
 
 
 def axis_warp_bits(layout: LinearLayout, axis: int) -> list[int]:
-    """Bits of the warp index that move along `axis`."""
+    """Return the bits of the warp index that move along `axis`."""
     mask = layout.axis_bits("warp", axis)
     return [i for i in range(layout.bits("warp")) if mask >> i & 1]
 
 
 def result_elements(op: ReduceOp) -> int:
-    """Elements that are left of each operand."""
+    """Return how many elements of each operand are left."""
     t = op.inputs[0].type
     return t.numel // t.shape[op.axis]
 
@@ -219,7 +220,7 @@ def scan_slots(layout: LinearLayout, axis: int) -> int:
 
 
 def atomic_scratch(op: Atomic) -> int:
-    """Atomics act once per element; copies of the old value travel through shared memory."""
+    """Return the bytes that pass an atomic's old values to all threads that hold a copy: it acts once per element."""
     t = op.result.type
     if not op.result.uses:
         return 0

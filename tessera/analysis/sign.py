@@ -1,13 +1,13 @@
-"""Finds integers that are known not to be negative: indices made of program ids, ranges and induction variables are.
+"""Finds integers that are known to be non-negative, such as indices made of program ids, ranges and loop variables.
 
-Quotients truncate toward zero, so that the run -4, -3, -2, -1 divided by 4 gives -1, 0, 0, 0 where 4, 5, 6, 7 gives
-1, 1, 1, 1: facts about the quotients and remainders of runs need the sign of the dividend. A value carried by a loop
-is not negative if its initial value is not, and the next one is not whenever it is not.
+Quotients truncate toward 0: the run -4, -3, -2, -1 divided by 4 gives -1, 0, 0, 0, but 4, 5, 6, 7 gives 1, 1, 1, 1.
+Facts about the quotients and remainders of runs therefore need the sign of the dividend. A loop-carried value is
+non-negative if its initial value is, and if each next value is whenever the value itself is.
 
-Two things are taken for granted, as they are wherever offsets are computed: sums and products of numbers that are not
-negative do not wrap, and a divisor that is no constant is positive (a negative number of columns or of programs in a
-group would make addresses that no launch can mean). Loaded numbers and arguments prove nothing, nor do masks, but
-`tl.assume(x >= 0)` does; a difference `x - y` is not negative where a branch or a `while` has asked for `x >= y`.
+Two assumptions are made, as wherever offsets are computed: sums and products of non-negative numbers do not wrap, and
+a divisor that is no constant is positive (with a negative number of columns, or of programs in a group, no launch
+makes sense). Loads, arguments and masks prove nothing, but `tl.assume(x >= 0)` does. A difference `x - y` is
+non-negative where a branch or a `while` has tested `x >= y`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tessera.dtypes import dtype
 from tessera.ir import Block, Op, Value, elem_of
 from tessera.ops import arith, control, gpu, memory, tile
 
-# A value is not negative if all, or any, of some other values are not.
+# (all or any, values): a value is non-negative if all, or any, of these values are.
 Rule = tuple[Callable[[Iterable[bool]], bool], Sequence[Value]]
 YES: Rule = (all, ())
 NO: Rule = (any, ())
@@ -37,19 +37,19 @@ _NEVER = (
 
 
 class Signs:
-    """Answers for the values of one module; what was found is kept, so the module must not change meanwhile."""
+    """Signs of the values of one module. Results are kept, so the module must not change meanwhile."""
 
     def __init__(self) -> None:
         self.known: dict[Value, bool] = {}
 
     def nonnegative(self, v: Value) -> bool:
-        """Whether every element of `v` is known not to be negative."""
+        """Whether every element of `v` is known to be non-negative."""
         if v not in self.known:
             self._settle(v)
         return self.known[v]
 
     def _settle(self, v: Value) -> None:
-        """Take all values that `v` depends on for non-negative, and take back until nothing speaks against it."""
+        """Assume that all values that `v` depends on are non-negative, then retract until no rule is violated."""
         rules: dict[Value, Rule] = {}
         pending = [v]
         while pending:
@@ -106,7 +106,7 @@ def _of_result(op: Op) -> Rule:
 
 
 def _of_cast(op: arith.CastOp) -> Rule:
-    """Integers that widen keep their value; unsigned ones of the same width may come out negative."""
+    """Integers that widen keep their value; an unsigned one of the same width may become negative."""
     source, target = elem_of(op.x.type), elem_of(op.result.type)
     if not isinstance(source, dtype) or not source.is_int():
         return NO
@@ -117,7 +117,7 @@ def _of_cast(op: arith.CastOp) -> Rule:
 
 # --- conditions -----------------------------------------------------------------------------------------------
 def _ordered(op: Op, high: Value, low: Value) -> bool:
-    """Whether `op` runs only where high >= low was found true: in a branch or in the body of a `while`."""
+    """Whether `op` runs only where high >= low was tested: in a branch or in the body of a `while`."""
     block = op.parent
     while block is not None and block.parent is not None:
         outer = block.parent
@@ -145,7 +145,7 @@ def _implies(condition: Value, high: Value, low: Value) -> bool:
 
 # --- promises -------------------------------------------------------------------------------------------------
 def _promised(v: Value) -> bool:
-    """Whether the block that computes `v` assumes that it is at least some number that is not negative."""
+    """Whether the block that computes `v` assumes that `v` is at least some non-negative number."""
     return any(isinstance(op, arith.CmpOp) and _says(op, v) and _assumed(op) for op in v.users())
 
 
@@ -158,7 +158,7 @@ def _says(op: arith.CmpOp, v: Value) -> bool:
 
 
 def _assumed(op: Op) -> bool:
-    """Whether a condition is, alone or as a part of a conjunction, assumed in its own block."""
+    """Whether a condition is assumed in its own block, alone or as part of a conjunction."""
     for user in op.result.users():
         if user.parent is op.parent and (
             isinstance(user, memory.AssumeOp) or (isinstance(user, arith.AndOp) and _assumed(user))

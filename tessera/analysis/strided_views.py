@@ -1,11 +1,11 @@
-"""Finds which strided view of an array a tile of pointers shows, where the host can describe that array before the
-launch.
+"""Finds the strided view of an array that a tile of pointers addresses, if the host can describe that array before
+the launch.
 
     p = a + (tile_m * 128 + arange(0, 128))[:, None] * stride + arange(0, 64) + k
 
 is the strided view of 128 x 64 elements at coordinates (128·tile_m, k) of an array at `a` with strides (stride, 1). A
-mask that compares coordinates with numbers known to the host bounds the array. What is left of the address after that,
-such as `head * stride_h`, becomes a coordinate along a further dimension."""
+mask that compares coordinates with numbers known to the host bounds the array. The rest of the address, such as
+`head * stride_h`, becomes a coordinate along a further dimension."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ ONE = Poly.constant(1)
 
 @dataclass(slots=True)
 class Side:
-    """One dimension of a strided view: elements between neighbours, first coordinate, extent.
+    """One dimension of a strided view: stride between neighbours in elements, first coordinate, extent.
 
-    `bound`: the array ends there (None: it goes on). `from_zero`: it begins at coordinate 0, and the view may begin
-    before. `period`: coordinates are taken modulo this number, a multiple of the extent, as the start is."""
+    `bound`: where the array ends (None: unbounded). `from_zero`: it begins at coordinate 0, and the view may begin
+    before that. `period`: coordinates are taken modulo this multiple of the extent; the start is a multiple, too."""
 
     stride: Poly
     start: Poly
@@ -48,8 +48,8 @@ class Side:
 
 @dataclass(slots=True)
 class StridedView:
-    """A tile's strided view of an array. `base` points to the array's first element, `sides` are in the order of the
-    tile's dimensions, `further` are sides of extent 1 that the tile lacks. `contiguous` is the dimension of stride
+    """A tile's strided view of an array. `base` points to the array's first element. `sides` are in the order of the
+    tile's dimensions; `further` are sides of extent 1 that the tile lacks. `contiguous` is the dimension of stride
     1."""
 
     base: Value
@@ -59,14 +59,14 @@ class StridedView:
 
 
 class StridedViews:
-    """Finds strided views of one function's loads and stores."""
+    """Strided views of one function's loads and stores."""
 
     def __init__(self, func: FuncOp, axis: AxisAnalysis, code: HostCode):
         self.func, self.axis, self.code = func, axis, code
         self.polynomials: Polynomials = code.polynomials
 
     def of(self, access: LoadOp | StoreOp) -> StridedView:
-        """The strided view of a load or a store. Declined if there is none."""
+        """Return the strided view of a load or a store. Raises Declined if there is none."""
         p = self.polynomials.of(access.ptr)
         if p is None:
             raise Declined("the address is not linear in its coordinates")
@@ -90,19 +90,19 @@ class StridedViews:
         return number is not None and self.code.exact(number)
 
     def computed(self, p: Poly) -> Poly:
-        """What the host does not know of a polynomial."""
+        """Return the terms of a polynomial that contain a value unknown to the host."""
         return p.only(lambda atom: not self.known(atom))
 
     def divisor(self, p: Poly) -> int:
-        """A power of two that divides the polynomial in all iterations."""
-        counts: set[Value] = set()  # variables of loops that now count iterations
+        """Return a power of two that divides the polynomial in all iterations."""
+        counts: set[Value] = set()  # induction variables that now stand for iteration counts
         while True:
             loops = [
                 loop for x in p.atoms if (loop := _loop_of(x)) and loop.induction not in counts
             ]
             if not loops:
                 break
-            loop = max(loops, key=_depth)  # bounds are made of the variables of loops around
+            loop = max(loops, key=_depth)  # innermost first: its bounds may depend on outer loops
             lb, step = self.polynomials.of(loop.lb), self.polynomials.of(loop.step)
             assert lb is not None and step is not None, "scalars have polynomials"
             p = p.replaced(loop.induction, lb + step * Poly.atom(loop.induction))
@@ -126,7 +126,7 @@ class StridedViews:
         raise Declined("the array is no argument")
 
     def _sides(self, tilted: Poly, shape: tuple[int, ...]) -> list[tuple[Side, Along | None]]:
-        """The sides, with strides only, and their indices."""
+        """Return the sides, with only their strides set, and their indices."""
         indices: dict[int, Along] = {}
         strides: dict[int, Poly] = {}
         for term in tilted:
@@ -154,8 +154,8 @@ class StridedViews:
         return ones[0]
 
     def _place(self, view: StridedView, rest: Poly) -> Poly:
-        """Give each part of the address that is the same in the whole tile to the side whose stride divides it. What
-        is left: those of strides that no side has."""
+        """Give each part of the address that is uniform over the tile to the side whose stride divides it. Return the
+        parts whose strides no side has."""
         left = Poly({})
         order = sorted(view.sides, key=lambda s: _degree(s.stride), reverse=True)
         for term in rest:
@@ -175,7 +175,7 @@ class StridedViews:
         return any(known) and not all(known)
 
     def _limit(self, access: LoadOp | StoreOp, d: int, side: Side, index: Along) -> Poly:
-        """A coordinate that is kept below a bound. What else moves the view along it goes elsewhere."""
+        """Take over the bound of a limited coordinate. Return whatever else moves the view along its dimension."""
         assert index.limited is not None
         coordinate, bound = index.limited
         one = along_one(coordinate)
@@ -194,8 +194,8 @@ class StridedViews:
         return moved
 
     def _bound(self, sides: list[Side], condition: Poly | None) -> Poly:
-        """What a part of the mask says (it is negative where the mask is on). What moves the view, but not the
-        coordinate that is compared, goes elsewhere."""
+        """Take a bound from a part of the mask, which is negative where the mask is true. Return what moves the view
+        but not the coordinate that is compared."""
         if condition is None:
             raise Declined("the mask is no bound of coordinates")
         below, above = along_one(condition), along_one(-condition)
@@ -224,7 +224,7 @@ class StridedViews:
         return excess * side.stride
 
     def _further(self, view: StridedView, left: Poly) -> None:
-        """Dimensions of extent 1 for what is left of the address."""
+        """Add dimensions of extent 1 for what is left of the address."""
         found: dict[Poly, Side] = {}
         for term in left:
             ((m, c),) = term.terms.items()
@@ -237,14 +237,14 @@ class StridedViews:
 
 
 def _degree(p: Poly) -> tuple[int, int]:
-    """How special a single monomial is: factors, then the coefficient."""
+    """Return a sort key of a single monomial: its number of factors, then its coefficient."""
     for m, c in p.terms.items():
         return sum(n for _, n in m), abs(c)
     return 0, 0
 
 
 def _loop_of(atom: Atom) -> ForOp | None:
-    """The loop whose variable a factor is."""
+    """Return the loop whose induction variable a factor is."""
     loop = atom.owner.parent if isinstance(atom, Value) and isinstance(atom.owner, Block) else None
     return loop if isinstance(loop, ForOp) and atom is loop.induction else None
 

@@ -11,7 +11,7 @@ from tessera.ops import CallOp, FuncOp, arith, memory
 def written_arguments(module: Module) -> list[int]:
     """Numbers of the kernel's arguments, in rising order, that a store, an atomic or a descriptor's store may change.
 
-    An address that was read from memory says nothing and counts for none."""
+    An address that was loaded from memory is attributed to no argument."""
     functions = [op for op in module.body if isinstance(op, FuncOp)]
     calls: dict[str, list[CallOp]] = {}
     todo: list[Value] = []

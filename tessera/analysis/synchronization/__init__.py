@@ -2,8 +2,8 @@
 
     check_synchronization(module)        raises SynchronizationError, which names op, buffer and missing order
 
-The model, the rules and what they cannot see: docs/synchronization.md. It knows instructions, not passes: nothing
-of the code that places barriers is used."""
+docs/synchronization.md states the model, its rules and what they cannot see. The checker knows instructions, not
+passes: it shares no code with the passes that place barriers."""
 
 from tessera.analysis.synchronization.check import Coverage, check_synchronization
 

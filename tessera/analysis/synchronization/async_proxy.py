@@ -1,5 +1,5 @@
-"""Models what runs beside the threads: copies by the TMA unit, and MMAs of warpgroups (wgmma), which read shared
-memory until they are waited for."""
+"""Models what runs asynchronously to the threads: copies by the TMA unit, and MMAs of warpgroups (wgmma), which read
+shared memory until they are waited for."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 # --- copies ------------------------------------------------------------------------------------------------------
 def copy(m: Machine, role: Role, op: TensorCopyOp) -> None:
-    """Written through the asynchronous proxy until the phase of its barrier ends. What other CTAs of the cluster
-    bring comes when this CTA's buffer is free for them, too: their barriers count this CTA's arrivals."""
+    """Write through the asynchronous proxy until the phase of the barrier ends. Copies from other CTAs of the cluster
+    also come only when this CTA's buffer is free: the barriers of those CTAs count this CTA's arrivals."""
     bar = m.barrier(op.bars, op.index, op, role)
     span = m.span(op.shared)
     first = role.warps[0]
@@ -34,8 +34,8 @@ def copy(m: Machine, role: Role, op: TensorCopyOp) -> None:
 
 
 def load(m: Machine, role: Role, op: DescriptorLoadOp) -> None:
-    """Through scratch with a barrier of its own behind the tile: one thread makes it ready and copies, all wait and
-    read, meet, and the thread gives the barrier back."""
+    """Copy to scratch with an mbarrier behind the tile. One thread initialises the barrier and starts the copy; all
+    wait, read the tile and synchronise; then that thread invalidates the barrier."""
     low: int = op.attrs["scratch"]
     high = low + op.attrs["scratch_bytes"]
     tile, bar = (low, high - ALIGNMENT, op), (high - ALIGNMENT, high, op)
@@ -52,8 +52,8 @@ def load(m: Machine, role: Role, op: DescriptorLoadOp) -> None:
 
 
 def store(m: Machine, role: Role, op: DescriptorStoreOp) -> None:
-    """Through a few buffers of scratch: before one is written again its group of copies has been read; then a fence, a
-    barrier, and one thread of each group of warps starts the TMA unit."""
+    """Copy through a few buffers of scratch. Before a buffer is written again, its bulk group must have been read. Then
+    come a fence and a barrier, and one thread of each group of warps starts the TMA unit."""
     how = staging(op, m.num_warps)
     size = how.elements * op.value.type.elem.storage_bytes
     low: int = op.attrs["scratch"]
@@ -88,7 +88,7 @@ def store(m: Machine, role: Role, op: DescriptorStoreOp) -> None:
 
 
 def _chunk(op: DescriptorStoreOp, how: Staging) -> int:
-    """Buffers that are written between two barriers: all if lanes or warps write to several of them."""
+    """Return how many buffers are written between two barriers: all if lanes or warps write to several of them."""
     at = offset_map(op.value.type.layout, how.layout)
     crossing = any(c >= how.elements for c in (*at.lane, *at.warp))
     return how.count if crossing else max(1, how.buffers // 2)
@@ -109,7 +109,7 @@ def _meet(m: Machine, role: Role, op: Op, members: list[list[int]], groups: int)
 
 # --- MMAs ----------------------------------------------------------------------------------------------------
 def mma(m: Machine, role: Role, op: WgmmaOp) -> None:
-    """Shared operands are read through the asynchronous proxy until the warpgroup has waited for the MMA."""
+    """Read shared operands through the asynchronous proxy until the warpgroup has waited for the MMA."""
     part, parts = op.part
     number = role.mmas + 1
     events = [(m.places.mmas(g.number), number) for g in role.groups]
@@ -125,7 +125,7 @@ def mma(m: Machine, role: Role, op: WgmmaOp) -> None:
 
 
 def mma_wait(m: Machine, role: Role, op: WgmmaWaitOp) -> None:
-    """With `waited` there is no instruction: the wait before was for these, too."""
+    """With `waited` there is no instruction: the wait before covers these MMAs, too."""
     if not op.waited:
         m.finish(role, role.mmas - op.pending)
     number = m.env.get(op.acc)

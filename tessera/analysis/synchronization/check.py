@@ -1,4 +1,4 @@
-"""Runs a module in a number of small worlds, until all of it has been seen."""
+"""Runs a module in a number of small worlds (arguments and data) until every op that matters has run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from tessera.ops import (
 )
 
 SIZES = (0, 256, 64, 1, 300, 512, 100, 128, 1024, 192, 32, 384)
-"""What integer arguments are: extents, so that loops over tiles have from none to some ten iterations."""
+"""Values of integer arguments. They serve as extents, so that loops over tiles have from none to some ten
+iterations."""
 SEEDS = 80
-"""Worlds in which arguments differ from each other, for what the others have not come to."""
+"""Worlds whose arguments differ from each other, for ops that the other worlds did not reach."""
 FEWEST, USUAL = 6, 16
-"""Worlds that are run even if all has been seen before, and those after which loops may stay short."""
+"""Worlds to run even if all ops have been seen, and the number of worlds after which loops may stay short."""
 PATIENCE = 40
-"""Worlds that may come to nothing new while something is missing."""
+"""Worlds in succession that may reach nothing new while an op is missing."""
 STEPS = 2_000  # instructions of one world, after which it counts as endless
 TOTAL = 25_000  # instructions of all worlds, after which no further one begins
 AT_BARRIERS = (
@@ -36,9 +37,9 @@ AT_BARRIERS = (
 
 @dataclass(slots=True)
 class Coverage:
-    """What the runs came to: ops that touch shared memory and did not run (`missed`); arrivals that nobody waited for,
-    and waits for what was known already (`idle`); the most iterations of each loop; how many runs there were, of how
-    many steps, how many cut short."""
+    """What the runs covered: ops that touch shared memory and did not run (`missed`); arrivals that nobody waited for
+    and waits that added no knowledge (`idle`); the most iterations of each loop; the number of runs, of their steps,
+    and of runs that were cut short."""
 
     missed: list[Op] = field(default_factory=lambda: [])
     idle: set[Op] = field(default_factory=lambda: set())
@@ -49,7 +50,7 @@ class Coverage:
 
 
 def check_synchronization(module: Module) -> Coverage:
-    """SynchronizationError at the first access that is not ordered. The passes have finished."""
+    """Raise SynchronizationError at the first access that is not ordered. All passes must have run."""
     check_places(module)
     plan = plan_of(module)
     found = Coverage()
@@ -65,7 +66,7 @@ def check_synchronization(module: Module) -> Coverage:
     def all_seen() -> bool:
         return all(op in seen for op in wanted)
 
-    last = 0  # the last world that came to something new
+    last = 0  # the last world that reached something new
     for number, world in enumerate(_worlds()):
         before = len(seen)
         _run(Machine(module, plan, world, STEPS), seen, useful, found)
@@ -76,7 +77,7 @@ def check_synchronization(module: Module) -> Coverage:
                 break
         elif found.steps > TOTAL or number - last > PATIENCE:
             break
-    if found.cut and not all_seen():  # behind loops that are too long
+    if found.cut and not all_seen():  # the missing ops may come after loops that are too long
         for world in _worlds(0):
             _run(Machine(module, plan, world, STEPS, least), seen, useful, found)
     found.idle = set(filter(_at_barrier, seen)) - useful

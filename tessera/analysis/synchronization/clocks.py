@@ -1,11 +1,11 @@
-"""Keeps clocks: what a warp knows to have happened, as one row of numbers.
+"""Keeps vector clocks: the events that a warp is known to come after, as one row of numbers.
 
-A clock has, for each representative warp, how far that warp has come (`epoch`), how many of its groups of
-asynchronous copies have landed (`copies`), both once more for what has passed a fence between the proxies
-(`fenced`), and how many of its bulk groups have been read (`bulk`) and how often it has looked at barriers
-(`looks`); then, for each warpgroup, how many MMAs have finished (`mmas`), and for each barrier in shared
-memory how many phases have ended (`phases`). An event is one number of one of these; who knows at least that number
-is ordered after the event. Two clocks join by their maxima."""
+A clock has, for each representative warp, how far that warp has come (`epoch`) and how many of its groups of
+asynchronous copies have landed (`copies`), both a second time for what has passed a fence between the proxies
+(`fenced`), then how many of its bulk groups have been read (`bulk`) and how often it has tested barriers (`looks`).
+The number of finished MMAs of each warpgroup (`mmas`) and of ended phases of each barrier in shared memory (`phases`)
+follow. An event is a place in the clock and a number: a warp whose clock has at least that number there is ordered
+after the event. Two clocks join by their maxima."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Places:
         return 6 * self.warps + self.groups + self.barriers
 
     def start(self) -> Clock:
-        """The clock of one who knows nothing."""
+        """Return the clock of a warp that is ordered after nothing."""
         return [0] * self.size
 
     def copies(self, warp: int) -> int:
@@ -39,7 +39,7 @@ class Places:
         return place + 2 * self.warps
 
     def crosses(self, place: int) -> bool:
-        """Whether events of `place` are of the generic proxy, which others see behind a fence only."""
+        """Whether events of `place` are of the generic proxy, which the other proxy sees only after a fence."""
         return place < 2 * self.warps
 
     def bulk(self, warp: int) -> int:
@@ -55,7 +55,7 @@ class Places:
         return 6 * self.warps + self.groups + barrier
 
     def fence(self, clock: Clock) -> None:
-        """All that this clock knows of the generic proxy has passed a fence."""
+        """Record that all events of the generic proxy in this clock have passed a fence."""
         n = 2 * self.warps
         clock[n : 2 * n] = clock[:n]
 

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 Run = Generator[str, None, None]
 SPINS = 60
-"""Iterations after which a `while` loop counts as one that waits for what never comes in this world."""
+"""Iterations after which a `while` loop is taken to wait for something that never happens in this world."""
 
 
 class Enough(Exception):
-    """The run has made as many steps as it may."""
+    """A run has used up its steps."""
 
 
 def _for(m: Machine, role: Role, op: Op) -> Run:
@@ -80,8 +80,8 @@ def _call(m: Machine, role: Role, op: Op) -> Run:
 
 
 def _roles(m: Machine, role: Role, op: Op) -> Run:
-    """Roles at once: each goes on until it waits for another one. The producer begins at once, the others when it
-    has come; with several CTAs all wait for all."""
+    """Run the roles concurrently, each until it waits for another. All but the producer start after everything before
+    them, in whatever warp; with several CTAs the producer does, too."""
     assert isinstance(op, WarpSpecializeOp)
     start = joined(m.clocks)
     for w in (*role.warps, *m.transpose.warps, *(m.producer.warps if op.ctas > 1 else ())):

@@ -1,8 +1,8 @@
 """Runs the plan of a module in one world: roles that go through their control flow and wait for each other.
 
-A role's warps are represented by up to three of them, two of one warpgroup and one of the others, which stand for
-classes of warps: what no two of these may do at a time, no two warps may. A role goes through its code once for all of
-them, as the scalars that decide are the same in all."""
+Up to three warps represent the warps of a role: two of one warpgroup, and one for the other warpgroups. What no two of
+these may do at the same time, no two warps may. A role goes through its code once for all of them, as the scalars that
+decide its path are the same in all."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Run = Generator[str, None, None]
 
 @dataclass(slots=True)
 class Group:
-    """A warpgroup, or what stands for several: its number among the MMAs' places, its first warp, all of them."""
+    """A warpgroup, or what stands for several: its number among the MMAs' places, its first warp, all its warps."""
 
     number: int
     leader: int
@@ -51,9 +51,9 @@ class Role:
     times: list[int]
     groups: list[Group]
     all_meet: bool = True  # whether it may use barriers of all its warps
-    single: bool = False  # one thread
+    single: bool = False  # it has one thread
     committed: int = 0  # groups of asynchronous copies
-    open: bool = False  # copies that no group has
+    open: bool = False  # whether copies wait for a commit
     mmas: int = 0
     finished: int = 0
     bulk: int = 0
@@ -79,10 +79,10 @@ class Machine:
         func = next(f for f in module.body if isinstance(f, FuncOp) and f.kernel)
         self.func = func
         self.left = limit
-        self.bound = bound  # iterations after which loops are left, 0: none
+        self.bound = bound  # iterations after which loops are left; 0: no limit
         self.shortened = False
         self.env: dict[Value, Any] = {}
-        self.private: dict[Op, Any] = {}  # by buffer: what each thread has of it
+        self.private: dict[Op, Any] = {}  # by buffer: the bytes of each thread
         self.looks: dict[tuple[int, int], Clock] = {}  # by warpgroup and MMA
         self.reads: dict[Op, Access] = {}  # the last one of each op
         self.ping_pong = "close"  # the last op of the warpgroups' ping-pong
@@ -109,7 +109,7 @@ class Machine:
         for arg in self.func.body.args:
             self.env[arg] = self.world.argument(arg.index, arg.type)
         for why in self.block(self.main, self.func.body):
-            if self.shortened:  # roles may count on each other's iterations
+            if self.shortened:  # roles may depend on each other's iterations
                 raise Enough
             raise SynchronizationError(f"the program waits for what nobody does: {why}")
         self.end()
@@ -143,7 +143,7 @@ class Machine:
         return not self.bound or trips < self.bound
 
     def hand(self, to: Sequence[Value], values: Sequence[object]) -> None:
-        """Give values, or what is in flight in them, to others."""
+        """Bind the values `to` to numbers, or to the MMAs that are in flight in them."""
         for v, x in zip(to, values, strict=True):
             self.env[v] = x
 
@@ -152,7 +152,7 @@ class Machine:
 
     # --- memory ---------------------------------------------------------------------------------------------
     def span(self, view: Value) -> tuple[int, int, LocalAllocOp]:
-        """The bytes of a view, and its buffer."""
+        """Return the bytes of a view, and its buffer."""
         chain: list[LocalIndexOp] = []
         op = view.op
         while op is not None and not isinstance(op, LocalAllocOp):
@@ -171,7 +171,7 @@ class Machine:
                 )
             size //= count
             low += number * size
-        if chain:  # buffers may lie further apart than they are long
+        if chain:  # buffers of a ring may be padded
             size = chain[0].result.type.bytes
         return low, low + size, op
 
@@ -184,7 +184,7 @@ class Machine:
         warps: Sequence[int] | None = None,
         private: bool = False,
     ) -> None:
-        """Plain loads or stores by all warps of a role, or some."""
+        """Record plain loads or stores by some warps, by default all warps of a role."""
         low, high, owner = span
         events: list[tuple[int, int]] = []
         observers: list[tuple[int, Clock]] = []
@@ -199,10 +199,10 @@ class Machine:
             self.reads[op] = new
 
     def arrived(self, role: Role, loads: Sequence[Op]) -> None:
-        """What was read is in registers, as an op takes it from there."""
+        """Record that the results of loads are in registers, since an op uses them."""
         for load in loads:
             if load in self.reads:
-                arrived = self.reads[load].arrived  # since somebody needed it first
+                arrived = self.reads[load].arrived  # an earlier use counts
                 for w in role.warps:
                     if w not in arrived:
                         self.clocks[w][w] += 1
@@ -218,14 +218,14 @@ class Machine:
         generic: bool = False,
         private: bool = False,
     ) -> None:
-        """An access in the background, started by `warps`, that is done when somebody knows `events`."""
+        """Record an access in the background that `warps` start and that is complete for warps that know `events`."""
         low, high, owner = span
         new = Access(op, op.opcode, write, generic, owner, events, private)
         self.memory.access(low, high, new, [(w, self.clocks[w]) for w in warps])
 
     # --- order ----------------------------------------------------------------------------------------------
     def meet(self, role: Role, op: Op, fence: bool = False) -> None:
-        """A barrier of all warps of a role."""
+        """Synchronise all warps of a role."""
         if not role.all_meet:
             raise SynchronizationError(
                 f"{op.opcode} wants all warps to meet, in the code of the {role.name}", loc=op.loc
@@ -233,7 +233,7 @@ class Machine:
         self.gather(role.warps, fence)
 
     def gather(self, warps: Sequence[int], fence: bool = False) -> None:
-        """Let warps know what each of them knows."""
+        """Let each of the warps know what any of them knows."""
         if fence:
             self.fence(warps)
         both = joined([self.clocks[w] for w in warps])
@@ -245,7 +245,7 @@ class Machine:
             self.places.fence(self.clocks[w])
 
     def barrier(self, bars: Value, index: Value, op: Op, role: Role) -> Barrier:
-        """One barrier of a row, which the role sees ready."""
+        """Return one barrier of a row, which the role must see initialised."""
         low, high, owner = self.span(bars)
         row, number = self.bars.get(owner), int(self.env[index])
         if row is None:
@@ -258,7 +258,7 @@ class Machine:
         return row[number]
 
     def wait(self, role: Role, op: Op, barrier: Barrier, parity: int) -> Run:
-        """Until a phase has ended, for all warps of a role."""
+        """Wait until a phase has ended, for all warps of a role."""
         targets = [barrier.target(self.clocks[w], parity) for w in role.warps]
         while barrier.ended < max(targets):
             yield self.stuck(role, op, barrier)
@@ -274,15 +274,15 @@ class Machine:
 
     # --- MMAs -------------------------------------------------------------------------------------------
     def start(self, role: Role, number: int) -> None:
-        """An MMA begins when all warps of the group have come to it: who knows that it has finished knows what they
-        had looked at. Nothing is said of their loads and stores."""
+        """Start an MMA, once all warps of its group have come to it. A warp that knows of its end knows which barriers
+        the group had tested before, but nothing of the group's loads and stores."""
         first, last = self.places.looks(0), self.places.looks(self.places.warps)
         for group in role.groups:
             looks = joined([self.clocks[w][first:last] for w in group.members])
             self.looks[group.number, number] = looks
 
     def finish(self, role: Role, number: int) -> None:
-        """MMAs up to `number` are done."""
+        """Record that MMAs up to `number` have finished."""
         first, last = self.places.looks(0), self.places.looks(self.places.warps)
         for group in role.groups:
             place = self.places.mmas(group.number)
@@ -295,7 +295,7 @@ class Machine:
         role.finished = max(role.finished, number)
 
     def used(self, role: Role, op: Op) -> None:
-        """The numbers of an MMA that may still run are used."""
+        """Raise an error if an op uses the result of an MMA that may still run."""
         for v in op.operands:
             number = self.env.get(v) if v in self.plan.in_flight else None
             if number is not None and number > role.finished:
@@ -305,7 +305,7 @@ class Machine:
                 )
 
     def end(self) -> None:
-        """What must be over when a CTA ends."""
+        """Check what must be complete when a CTA ends."""
         role = self.main
         if self.ping_pong != "close":
             raise SynchronizationError(
@@ -334,6 +334,6 @@ class Machine:
 
 
 def _rows(func: Op) -> int:
-    """How many barriers there are."""
+    """Return the number of mbarriers."""
     rows = [v for op in func.walk() if isinstance(op, MbarrierInitOp) for v in op.operands]
     return sum(v.type.shape[0] for v in rows)

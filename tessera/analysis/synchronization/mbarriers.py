@@ -1,4 +1,4 @@
-"""Models the ops on mbarriers: arrivals hand over what the arriving warps know, waits take it."""
+"""Models the ops on mbarriers: an arrival releases what the arriving warps know, and a wait acquires it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LANES = 32  # of a warp
 
 
 def init(m: Machine, role: Role, op: MbarrierInitOp) -> None:
-    """By one thread, and then all warps meet; or by the producer's, for whom others wait when the roles begin."""
+    """One thread initialises and all warps synchronise; or the producer's does, and other roles wait as they begin."""
     writer, warps = (m.producer, None) if op.by_producer else (role, role.warps[:1])
     for bars, count in zip(op.bars, op.counts, strict=True):
         span = m.span(bars)
@@ -38,7 +38,7 @@ def arrive_expect_tx(m: Machine, role: Role, op: MbarrierArriveExpectTxOp) -> No
 
 
 def arrive_after_copies(m: Machine, role: Role, op: AsyncCopyMbarrierArriveOp) -> None:
-    """Each thread, when its copies so far have landed; of what else it did nothing is said."""
+    """Each thread arrives when its copies so far have landed. The arrival releases nothing else that it did."""
     bar = m.barrier(op.bars, op.index, op, role)
     for w, times in zip(role.warps, role.times, strict=True):
         hands = m.places.start()
@@ -47,7 +47,7 @@ def arrive_after_copies(m: Machine, role: Role, op: AsyncCopyMbarrierArriveOp) -
 
 
 def arrive(m: Machine, role: Role, op: MbarrierArriveOp) -> None:
-    """Let one thread of each warp or warpgroup arrive, after all lanes of its warp are there, in each CTA of the
+    """Let one thread of each warp or warpgroup arrive, after all lanes of its warp have come to it, in each CTA of the
     cluster."""
     if op.fence or op.proxy:
         m.fence(role.warps)

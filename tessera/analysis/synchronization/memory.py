@@ -1,4 +1,4 @@
-"""Keeps who accessed which bytes of shared memory last, and checks that what comes next is ordered after it."""
+"""Records the last accesses to bytes of shared memory, and checks that each new access is ordered after them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Warp = tuple[int, Clock]
 
 @dataclass(slots=True)
 class Access:
-    """One op's access. `events`: (place, number), of which later accesses must know all. `generic`: through the
-    proxy of loads and stores, not that of the TMA unit and the MMAs. `owner`: the buffer, of which these are the
-    bytes low..high-1. `private`: each thread keeps to bytes of its own. `arrived`: of a read, by warp, the event at
-    which what it read was certainly in registers, as it was needed there."""
+    """One op's access to bytes low..high-1 of the buffer `owner`. Later accesses must know all `events` (place,
+    number). `generic`: it goes through the proxy of loads and stores, not through that of the TMA unit and the MMAs.
+    `private`: each thread keeps to bytes of its own. `arrived`, for a read: by warp, the event at which the value was
+    certainly in registers, since an op used it."""
 
     op: Op
     what: str
@@ -46,7 +46,7 @@ class Region:
 
 
 def name_of(owner: Op) -> str:
-    """How messages call a buffer."""
+    """Return how messages name a buffer."""
     name = owner.results[0].name if owner.results else ""
     return f"`{name}`" if name else f"the memory of {owner.opcode}"
 
@@ -70,7 +70,7 @@ class Memory:
         return found
 
     def access(self, low: int, high: int, new: Access, warps: Sequence[Warp]) -> None:
-        """An access by some warps; the error if one of them is not known to come after what it depends on."""
+        """Record an access by some warps. Raises an error if one of them may run before what the access depends on."""
         region = self._region(low, high)
         new.low, new.high = low, high
         for other in (region, *region.meets):
@@ -104,7 +104,7 @@ class Memory:
                     raise _race(old, new, region, "a fence between the proxies")
 
     def _written(self, region: Region, new: Access) -> None:
-        """Who is ordered after this write is ordered after what it covers, too."""
+        """Record a write. Whatever is ordered after it is ordered after the accesses that it covers, too."""
         for other in region.meets:
             other.writes = [x for x in other.writes if not new.covers(x)]
             other.writes.append(new)
@@ -113,7 +113,7 @@ class Memory:
         region.writes, region.reads = [new], {}
 
     def _valid(self, region: Region, new: Access) -> None:
-        """What is read must have been written by somebody who means the same buffer."""
+        """Check that what is read was last written through the same buffer."""
         if not region.writes:
             raise SynchronizationError(
                 f"{new.what} of {name_of(new.owner)}, which nobody has written", loc=new.op.loc

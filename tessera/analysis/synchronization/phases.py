@@ -1,9 +1,9 @@
-"""Keeps the phases of barriers in shared memory: arrivals, bytes, and what waiting for a phase lets one know.
+"""Keeps the phases of mbarriers: their arrivals, their bytes, and the knowledge that a wait for a phase acquires.
 
-Nothing depends on the order in which the roles are run here: a wait gives what the earliest phase gives that lets
-it pass, counted from those that the waiter knows to have ended. That phases and arrivals belong together in every
-other order, too, is what the checks make sure of: who arrives knows that the phase before has ended, nobody arrives
-too often, and a phase does not end before all have seen the one before."""
+The order in which the roles are run here does not matter: a wait acquires what the earliest phase releases that lets
+it pass, counted from those that the waiter knows to have ended. The checks ensure that phases and arrivals match in
+every other order, too: a warp that arrives knows that the phase before has ended, no warp arrives too often, and a
+phase does not end before all have observed the one before."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ Event = tuple[int, int]
 
 @dataclass(slots=True)
 class Barrier:
-    """One barrier: `count` arrivals end a phase, and as many bytes as were announced."""
+    """One mbarrier: `count` arrivals and all the bytes that were announced end a phase."""
 
     init: Op
     name: str
     place: int
     count: int
     left: int
-    released: Clock  # what arrivals of all phases so far have handed over
-    control: Clock  # what was before these arrivals, seen by others or not
+    released: Clock  # what the arrivals of all phases so far release
+    control: Clock  # what comes before these arrivals, whether others see it or not
     announced: int = 0
     brought: int = 0
     ended: int = 0
     history: list[Clock] = field(default_factory=lambda: [])
     waiting: list[tuple[int, Event, Op]] = field(default_factory=lambda: [])
-    arrivals: list[tuple[int, Op]] = field(default_factory=lambda: [])  # not waited for: phase, op
-    awaited: set[Op] = field(default_factory=lambda: set())  # whose arrivals were waited for
-    teaching: set[Op] = field(default_factory=lambda: set())  # waits that told somebody something
+    arrivals: list[tuple[int, Op]] = field(default_factory=lambda: [])  # (phase, op) not waited for
+    awaited: set[Op] = field(default_factory=lambda: set())  # ops whose arrivals were waited for
+    teaching: set[Op] = field(default_factory=lambda: set())  # waits after which a warp knew more
     remote: bool = False  # other CTAs of the cluster arrive or copy
     copied: bool = False  # the TMA unit counts bytes here
 
     def arrive(self, op: Op, times: int, knows: Clock, hands: Clock, announced: int = 0) -> None:
-        """`times` arrivals of one who `knows` something and `hands` over a part of it."""
+        """Record `times` arrivals of a warp that `knows` something and releases (`hands`) a part of it."""
         self._in_phase(op, knows, "arrives at")
         if times > self.left:
             raise SynchronizationError(
@@ -53,7 +53,7 @@ class Barrier:
         self._end_phase(op)
 
     def bring(self, op: Op, size: int, knows: Clock) -> Event:
-        """Bytes of a copy; the event of their arrival."""
+        """Record the bytes of a copy, and return the event of their arrival."""
         self._in_phase(op, knows, "copies for")
         self.brought, self.copied = self.brought + size, True
         event = self.place, self.ended + 1
@@ -88,12 +88,12 @@ class Barrier:
         self.history.append(list(self.released))
 
     def target(self, knows: Clock, parity: int) -> int:
-        """How many phases have certainly ended when a wait for `parity` passes."""
+        """Return how many phases have certainly ended when a wait for `parity` passes."""
         known = knows[self.place]
         return known if known & 1 != parity else known + 1
 
     def wait(self, op: Op, look: int, clock: Clock, target: int) -> None:
-        """A warp, whose looks are counted at `look`, goes on after `target` phases."""
+        """Let a warp, whose tests of barriers are counted at `look`, go on after `target` phases."""
         if self.ended > target:
             raise _overtaken(self, op, op)
         if target > clock[self.place]:
@@ -117,7 +117,7 @@ def _at(op: Op) -> str:
 
 
 class Barriers:
-    """All barriers of a program, by the row that holds them and their number."""
+    """All mbarriers of a program, by the row that holds them and their number."""
 
     def __init__(self, places: Places):
         self.places = places
@@ -125,7 +125,7 @@ class Barriers:
         self.count = 0
 
     def init(self, op: Op, row: Op, size: int, arrivals: int) -> None:
-        """Fresh barriers in phase 0."""
+        """Create barriers in phase 0."""
         name = row.results[0].name or "the barrier"
         found: list[Barrier] = []
         for i in range(size):

@@ -1,5 +1,5 @@
-"""Chooses what of a module has to be run: ops that touch shared memory or wait, the control flow around them, and the
-scalars that both depend on. MMAs in flight are followed through the values that hold their results."""
+"""Chooses which ops of a module must be run: those that touch shared memory or wait, the control flow around them, and
+the scalars that both depend on. MMAs in flight are followed through the values that hold their results."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ FLOW = (ops.Loop, ops.IfOp, ops.WarpSpecializeOp)
 
 @dataclass(slots=True)
 class Plan:
-    """The ops to run of each block, in order; the values that are computed; the results of MMAs that may be in
-    flight, and the ops that use these as numbers."""
+    """The ops of each block to run, in order; the values to compute; the results of MMAs that may be in flight, and the
+    ops that read these results."""
 
     steps: dict[Block, list[Op]] = field(default_factory=lambda: {})
     needed: set[Value] = field(default_factory=lambda: set())
@@ -25,10 +25,10 @@ class Plan:
     uses: set[Op] = field(default_factory=lambda: set())
     slots: int = 1  # of the longest ring
     awaits: dict[Op, list[Op]] = field(default_factory=lambda: {})
-    """By op the reads of shared memory whose values it cannot do without, all registers of them."""
+    """By op, the loads from shared memory whose results it needs in registers, all of them."""
 
     def wanted(self, values: list[Value]) -> list[int]:
-        """The numbers of those values that are computed or followed."""
+        """Return the indices of those values that are computed or followed."""
         return [i for i, v in enumerate(values) if v in self.needed or v in self.in_flight]
 
 
@@ -73,8 +73,8 @@ def plan_of(module: Module) -> Plan:
 
 
 def _needed_loads(op: Op) -> list[Op]:
-    """The loads from shared memory whose results an op takes: those that an arrival lists, an MMA multiplies, a store
-    writes."""
+    """Return the loads from shared memory whose results an op needs: those that an arrival lists, an MMA multiplies or
+    a store writes."""
     given = getattr(op, "after", ()) if isinstance(op, ops.MbarrierArriveOp) else op.operands
     found: list[Op] = []
     work = [v for v in given if isinstance(v.type, TileType)]
@@ -92,7 +92,7 @@ def _needed_loads(op: Op) -> list[Op]:
 
 # --- MMAs in flight ---------------------------------------------------------------------------------------
 def _follow_mmas(func: Op, plan: Plan) -> None:
-    """Through carried values and branches, to ops that use the numbers."""
+    """Follow results of MMAs through carried values and branches to the ops that read them."""
     work = [
         op.result
         for op in func.walk()
@@ -118,7 +118,7 @@ def _is_scalar(v: Value) -> bool:
 
 
 def _roots(op: Op) -> list[Value]:
-    """The scalars that an active op itself needs."""
+    """Return the scalars that an active op itself needs."""
     if isinstance(op, ops.ForOp):
         return [op.lb, op.ub, op.step]
     if isinstance(op, ops.IfOp):
@@ -163,7 +163,7 @@ def _collect(active: set[Op], plan: Plan) -> None:
 
 
 def _behind_argument(v: Value) -> list[Value]:
-    """What a block's argument is given."""
+    """Return the values that a block's argument depends on."""
     block = v.owner
     assert isinstance(block, Block)
     loop = block.parent

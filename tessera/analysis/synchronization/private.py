@@ -1,4 +1,4 @@
-"""Finds buffers of which each thread reads only what it wrote, by the layouts of writer and reader."""
+"""Computes which bytes of a buffer each thread accesses, by the layouts of the op and of the buffer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tessera.layout import LinearLayout, offset_map
 
 
 def _without(x: int, basis: Sequence[int]) -> int:
-    """`x` less the members of a basis (highest first) whose highest bit it has."""
+    """Return `x` reduced over GF(2) by the members of a basis, highest first."""
     for b in basis:
         if x >> (b.bit_length() - 1) & 1:
             x ^= b
@@ -18,7 +18,7 @@ def _without(x: int, basis: Sequence[int]) -> int:
 
 
 def _basis(columns: Sequence[int]) -> list[int]:
-    """A basis of what the columns span, in the one form in which no member has another one's highest bit."""
+    """Return the reduced basis over GF(2) of the columns' span: no member has another one's highest bit."""
     found: list[int] = []
     for c in columns:
         c = _without(c, sorted(found, reverse=True))
@@ -30,8 +30,8 @@ def _basis(columns: Sequence[int]) -> list[int]:
 
 @lru_cache(maxsize=256)
 def bytes_of_threads(held: LinearLayout, shared: LinearLayout) -> Any:
-    """The offsets that each thread has, as something that is equal where they are the same sets: what registers span,
-    and where lanes and warps begin, but for that."""
+    """Return the offsets that each thread accesses, in a form that is equal for equal sets: the span of the registers,
+    and the offsets at which lanes and warps begin, reduced by that span."""
     at = offset_map(held, shared)
     span = _basis(at.register)
     return span, [_without(c, span) for c in at.lane], [_without(c, span) for c in at.warp]

@@ -1,7 +1,7 @@
-"""Lists the instructions: who reads and writes shared memory, through which proxy, and what completes it.
+"""Lists for each op who reads and writes shared memory, through which proxy, and what completes the access.
 
-One row an op of GPU IR, as the lowering writes it; nothing here asks which pass made an op or why. Sources are
-sections of the PTX ISA manual, by name."""
+There is one row for each op of GPU IR, as the lowering emits it; no rule asks which pass made an op or why. Sources
+are sections of the PTX ISA manual, by name."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from tessera.ops import (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What an op does to shared memory and to the order of others, in words (`does`: accesses, `proxy`, `done`: what
-    completes them or what the op completes, `source`: section of the PTX ISA, by name) and as code (`run`).
-    `scalars`: operands whose values it needs. `applies`: whether this one does anything."""
+    """What an op does to shared memory and to the order of other accesses, in words (`does`: its accesses, `proxy`,
+    `done`: what completes them or what the op completes, `source`: section of the PTX ISA, by name) and as code
+    (`run`). `scalars`: operands whose values `run` needs. `applies`: whether the rule holds for a given op."""
 
     does: str
     proxy: str

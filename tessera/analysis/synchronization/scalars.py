@@ -1,8 +1,8 @@
-"""Scalars of one run: all that decides which way a program goes and which buffer it takes is computed, data are not.
+"""Computes the scalars of one run that decide which path a program takes and which buffer it uses, but not its data.
 
-Arguments, the program's number and what is read from memory get small values that a seed chooses. Two roles that
-compute a scalar in the same way find the same: loads depend on the address, functions that are not computed here on
-their operands. What a tile becomes (a sum, an old value of an atomic) is chosen anew each time."""
+Arguments, program ids and loaded values are small numbers that a seed chooses. Two roles that compute a scalar in the
+same way get the same number: a load's depends on its address, that of an op not modelled here on its operands. A
+scalar made from a tile (a sum, an old value of an atomic) is chosen anew each time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Scalar = int | float
 
 
 def wrapped(value: Scalar, t: Type) -> Scalar:
-    """A number as its type holds it."""
+    """Return a number wrapped to the range of its type."""
     if isinstance(t, pointer_type):
         return int(value) & POINTER_MASK
     if not isinstance(t, dtype) or t.is_floating():
@@ -90,7 +90,7 @@ SAME = (HintOp, CastOp, BitcastOp)
 
 @dataclass(slots=True)
 class World:
-    """What a run finds outside: `size` is the value of integer arguments where `seed` does not choose others."""
+    """What a run gets from outside: `size` is the value of integer arguments where `seed` does not choose others."""
 
     seed: int
     size: int
@@ -99,7 +99,7 @@ class World:
     visits: dict[Op, int] = field(default_factory=lambda: {})
 
     def chance(self, *what: object) -> int:
-        """A number that depends on the seed and `what` only."""
+        """Return a number that depends on the seed and `what` only."""
         return crc32(repr((self.seed, *what)).encode())
 
     def argument(self, number: int, t: Type) -> Scalar:
@@ -116,7 +116,7 @@ class World:
         return 0.5
 
     def found(self, t: Type, *what: object) -> Scalar:
-        """Something of type `t` that is read or computed elsewhere."""
+        """Return something of type `t` that is read or computed elsewhere."""
         x = self.chance(*what)
         if isinstance(t, pointer_type):
             return ADDRESSES * (100 + x % 50)
@@ -125,13 +125,13 @@ class World:
         return float(x % 5 - 1)
 
     def anew(self, op: Op, t: Type) -> Scalar:
-        """What an op finds this time."""
+        """Return a fresh value each time an op runs."""
         self.visits[op] = self.visits.get(op, 0) + 1
         return self.found(t, op.opcode, str(op.loc), self.visits[op])
 
 
 def evaluate(op: Op, env: dict[Value, Any], world: World) -> list[Scalar]:
-    """The scalar results of an op whose scalar operands are in `env`."""
+    """Return the scalar results of an op whose scalar operands are in `env`."""
     kind = type(op)
     t = op.results[0].type
     if isinstance(op, ConstOp):

@@ -1,4 +1,4 @@
-"""Checks what needs no run: where buffers lie, how they are aligned, and what the TMA unit and MMAs ask of them."""
+"""Checks what needs no run: where buffers lie, their alignment, and what the TMA unit and MMAs require of them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tessera.ir import ElementType, Module, Op, SharedType, Value
 from tessera.layout import Boxes, LinearLayout, box_layout, boxes_of, shared_swizzled
 
 TMA_ALIGNMENT = 128
-"""Where the TMA unit may begin to write or read in shared memory (cp.async.bulk.tensor)."""
+"""Alignment of what the TMA unit reads or writes in shared memory (cp.async.bulk.tensor)."""
 ROW_BYTES = 16  # of which the box's innermost extent is a multiple (CUDA, tensor maps)
 EXTENT = 256  # elements of a box along one dimension, at most (CUDA, tensor maps)
 RANK = 5  # dimensions of a tensor map, at most (CUDA, tensor maps)
 GROUP_BARRIERS = 4
-"""Hardware barriers that groups of warps have for themselves."""
+"""Hardware barriers reserved for groups of warps."""
 BARRIER_BYTES = 8  # of an mbarrier (PTX)
 SWIZZLES = (128, 64, 32)
 
 
 def check_places(module: Module) -> None:
-    """SynchronizationError where a buffer lies wrong."""
+    """Raise SynchronizationError where a buffer is misplaced or misaligned."""
     total: int = module.attrs.get("shared", 0)
     fences: dict[Op, tuple[bool, Op]] = {}
     for op in module.walk():
@@ -54,7 +54,7 @@ def _inside(op: Op, low: int, size: int, total: int) -> None:
 
 
 def place_of(view: Value) -> tuple[int, int]:
-    """(the offset of a view's buffer, the distance in which its views may lie: 0 for one place only)."""
+    """Return the offset of a view's buffer, and the distance between the buffers if it is a ring, else 0."""
     step = 0
     op = view.op
     while op is not None and not isinstance(op, ops.LocalAllocOp):
@@ -75,7 +75,7 @@ def _aligned(op: Op, low: int, step: int, alignment: int, why: str) -> None:
 
 
 def _boxes(op: Op, low: int, step: int, boxes: Boxes | None, elem: ElementType) -> None:
-    """The rules for one copy: tensor maps (cuTensorMapEncodeTiled) and addresses (cp.async.bulk.tensor)."""
+    """Check one copy against the rules of tensor maps (cuTensorMapEncodeTiled) and addresses (cp.async.bulk.tensor)."""
     if boxes is None:
         raise SynchronizationError(f"{op.opcode}: the tile is not made of boxes", loc=op.loc)
     row = boxes.box[-1] * elem.storage_bytes
@@ -121,7 +121,7 @@ def _store(op: ops.DescriptorStoreOp, num_warps: int) -> None:
 
 
 def _operand(op: ops.WgmmaOp, view: Value) -> None:
-    """The pattern of a swizzle begins at a multiple of eight of its rows."""
+    """Check that an operand starts at a multiple of eight rows of its swizzle, where the pattern begins."""
     t: Any = view.type
     low, step = place_of(view)
     width = _swizzle(t.layout, t.elem.storage_bits)
@@ -129,8 +129,8 @@ def _operand(op: ops.WgmmaOp, view: Value) -> None:
 
 
 def _swizzle(layout: LinearLayout, bits: int) -> int:
-    """The bytes within which a layout swizzles rows. For a layout whose order of rows does not show them it is the
-    widest pattern."""
+    """Return the bytes within which a layout swizzles rows; the widest pattern for a layout that equals none, as its
+    order of rows does not show them."""
     for order in ((1, 0), (0, 1)):
         for width in SWIZZLES:
             fits = layout.rank == 2 and layout.shape[order[0]] * bits >= width * 8
@@ -142,7 +142,7 @@ def _swizzle(layout: LinearLayout, bits: int) -> int:
 def _same_fence(
     op: ops.MbarrierWaitOp | ops.MbarrierArriveOp, fences: dict[Op, tuple[bool, Op]]
 ) -> None:
-    """Where one side of a barrier orders arrays in global memory for the TMA unit, so must the other side."""
+    """Check that both sides of a barrier order arrays in global memory for the TMA unit, or neither does."""
     row = op.bars.op
     assert row is not None
     fence, other = fences.setdefault(row, (op.fence, op))

@@ -1,5 +1,5 @@
-"""Models what threads do to shared memory by themselves: loads and stores, copies in the background (cp.async),
-scratch of ops, and barriers of the CTA."""
+"""Models what threads do to shared memory themselves: loads and stores, asynchronous copies (cp.async), scratch of
+ops, and barriers of the CTA."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def store(m: Machine, role: Role, op: LocalStoreOp) -> None:
 
 
 def _own_bytes(m: Machine, op: Op, held: object, shared: object, owner: Op) -> None:
-    """The error if two ops give threads different bytes of a private buffer."""
+    """Raise an error if two ops give threads different bytes of a private buffer."""
     mine = bytes_of_threads(held, shared)
     if m.private.setdefault(owner, mine) != mine:
         raise SynchronizationError(
@@ -61,7 +61,7 @@ def _own_bytes(m: Machine, op: Op, held: object, shared: object, owner: Op) -> N
 
 # --- copies in the background -----------------------------------------------------------------------------------
 def copy(m: Machine, role: Role, op: AsyncCopyOp) -> None:
-    """Written through the generic proxy at any time until the thread waits for the group."""
+    """Write through the generic proxy at any time until the thread waits for the group."""
     span = m.span(op.shared)
     private = span[2].private
     if private:
@@ -85,8 +85,8 @@ def wait(m: Machine, role: Role, op: AsyncWaitOp) -> None:
 
 # --- ping-pong ---------------------------------------------------------------------------------------------------
 def ping_pong(m: Machine, role: Role, op: PingPongOp) -> None:
-    """Ping-pong orders nothing that memory depends on; but each `begin` needs its `end`, or a warpgroup waits for
-    ever."""
+    """Check the order of ping-pong ops. Memory does not depend on it, but a `begin` without its `end` makes a warpgroup
+    wait for ever."""
     if m.ping_pong not in BEFORE_KIND[op.kind]:
         raise SynchronizationError(
             f"ping_pong {op.kind} comes after ping_pong {m.ping_pong}", loc=op.loc
@@ -96,7 +96,7 @@ def ping_pong(m: Machine, role: Role, op: PingPongOp) -> None:
 
 # --- ops that go through memory of their own ----------------------------------------------------------------------
 def scratch(m: Machine, role: Role, op: Op) -> None:
-    """All write, meet, and read what others wrote."""
+    """All warps write, synchronise, and read what others wrote."""
     low: int = op.attrs["scratch"]
     span = low, low + op.attrs["scratch_bytes"], op
     m.touch(role, op, span, True)
@@ -105,7 +105,7 @@ def scratch(m: Machine, role: Role, op: Op) -> None:
 
 
 def atomic(m: Machine, role: Role, op: Atomic) -> None:
-    """A scalar that releases waits for the program's other threads first."""
+    """A scalar atomic that releases first waits for the program's other threads."""
     if not isinstance(op.result.type, TileType) and op.sem in RELEASES:
         m.meet(role, op)
     if "scratch" in op.attrs:
