@@ -1,5 +1,4 @@
-"""Defines what GPU passes know of the machine: frozen rows that a target fills in. No pass asks for an architecture's
-name."""
+"""Defines what GPU passes know about a GPU: frozen rows that a target fills in. No pass asks for an architecture."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from dataclasses import dataclass
 
 from tessera.dtypes import dtype, float32, float64
 
-CTA_BYTES = 1024  # of shared memory that the system takes for each CTA
+CTA_BYTES = 1024  # of shared memory that the system reserves for each CTA
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +14,8 @@ class MmaRow:
     """One matrix instruction of a warp: acc[m,n] += a[m,k] @ b[k,n].
 
     `name` identifies the row in `MmaOp.instruction`; `asm` is how the target spells it. `operand_bits` is the
-    width of an operand's element in the fragment layouts (`layout.mma_operand`). With `rounds_to` set, operands
-    are `a`/`b` elements (fp32) whose low mantissa bits the lowering must round away first ("tf32":
+    width of an operand's element in the fragment layouts (`layout.mma_operand`). If `rounds_to` is set, operands
+    are fp32 elements whose low mantissa bits the lowering must first round away ("tf32":
     `cvt.rna.tf32`)."""
 
     name: str
@@ -50,11 +49,11 @@ class MmaRow:
 
 @dataclass(frozen=True, slots=True)
 class WgmmaRow:
-    """One matrix instruction of a group of four warps: acc[64,n] += a[64,k] @ b[k,n], n any multiple of 8 up to
+    """One matrix instruction of a warpgroup (four warps): acc[64,n] += a[64,k] @ b[k,n], n any multiple of 8 up to
     `max_n`.
 
-    `asm` has a place {n} for n. Shared operands are contiguous along K unless `transposable`. `rounds_to` as in
-    MmaRow, but the hardware drops the bits."""
+    `asm` has a placeholder {n} for n. Shared operands are contiguous along K unless `transposable`. `rounds_to` is as
+    in MmaRow, but the hardware itself drops the bits."""
 
     name: str
     asm: str
@@ -73,37 +72,37 @@ class WgmmaRow:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """Sizes and features of one GPU. Sizes in bytes, registers as a thread has them, of 32 bits each."""
+    """Sizes and features of one GPU. Sizes are in bytes; registers are those of a thread, of 32 bits each."""
 
     warp_size: int = 32
     max_shared_bytes: int = 48 * 1024
     registers: int = 255
     register_file: int = 64 * 1024  # of an SM
     max_warps: int = 32
-    max_ctas: int = 32  # that an SM holds at a time
+    max_ctas: int = 32  # resident on an SM at a time
     max_vector_bytes: int = 16
     has_cp_async: bool = False
     has_ldmatrix: bool = False
     has_stmatrix: bool = False
-    has_tma: bool = False  # tensor copies, barriers that count bytes
-    has_clusters: bool = False  # CTAs that run side by side reach each other's shared memory
-    has_register_handover: bool = False  # warps may give registers to others
+    has_tma: bool = False  # TMA copies, and mbarriers that count bytes
+    has_clusters: bool = False  # CTAs of a cluster can access each other's shared memory
+    has_register_handover: bool = False  # setmaxnreg: warps may give registers to others
     mma: tuple[MmaRow, ...] = ()
     wgmma: tuple[WgmmaRow, ...] = ()
 
     def ctas_that_fit(self, shared: int) -> int:
-        """How many CTAs with so many bytes of shared memory an SM has room for."""
+        """Return how many CTAs with that many bytes of shared memory an SM can hold."""
         return (self.max_shared_bytes + CTA_BYTES) // (shared + CTA_BYTES)
 
     def mma_row(self, name: str) -> MmaRow:
-        """The row of that name. KeyError when the target has none."""
+        """Return the row of that name. Raises KeyError if the target has none."""
         for row in self.mma:
             if row.name == name:
                 return row
         raise KeyError(name)
 
     def wgmma_row(self, name: str) -> WgmmaRow:
-        """The warpgroup row of that name. KeyError when the target has none."""
+        """Return the warpgroup row of that name. Raises KeyError if the target has none."""
         for row in self.wgmma:
             if row.name == name:
                 return row
@@ -112,7 +111,7 @@ class GpuFacts:
     def find_wgmma(
         self, a: object, b: object, acc: object, k: int, rounds_to: str = ""
     ) -> WgmmaRow | None:
-        """As `find_mma`, for instructions of warpgroups."""
+        """Like `find_mma`, for instructions of warpgroups."""
         for row in self.wgmma:
             if (row.a, row.b, row.acc, row.rounds_to) == (a, b, acc, rounds_to) and k % row.k == 0:
                 return row
@@ -121,7 +120,7 @@ class GpuFacts:
     def find_mma(
         self, a: object, b: object, acc: object, k: int, rounds_to: str = ""
     ) -> MmaRow | None:
-        """The first row for these element types whose depth divides `k`; None if there is none."""
+        """Return the first row for these element types whose k divides the argument `k`; None if there is none."""
         for row in self.mma:
             if (row.a, row.b, row.acc, row.rounds_to) == (a, b, acc, rounds_to) and k % row.k == 0:
                 return row

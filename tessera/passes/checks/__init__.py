@@ -1,1 +1,1 @@
-"""Check kernels: elements of checked builds, what fits on the target, the order of shared-memory accesses."""
+"""Check kernels: elements in checked builds, resources of the target, the order of shared-memory accesses."""

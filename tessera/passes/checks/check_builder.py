@@ -1,4 +1,4 @@
-"""Builds the conditions and the reports of checks, which name values as the author of the kernel did."""
+"""Builds the conditions and the reports of checks, which refer to values by the names in the kernel's source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tessera.ir import Block, Builder, Op, TileType, Value, elem_of, shape_of, w
 from tessera.ir.types import Type
 from tessera.ops import arith, control, memory, tile
 
-_SHOWN_STEPS = 6  # operations that are followed back from an address
+_SHOWN_STEPS = 6  # ops followed back from an address
 _SHAPED = (tile.BroadcastOp, tile.ExpandDimsOp, tile.ReshapeOp, tile.TransOp)
 _SAME_VALUE = (arith.CastOp, arith.HintOp, tile.SplatOp, *_SHAPED)
 
@@ -26,9 +26,9 @@ def _name(v: Value) -> str:
 
 
 def named_inputs(b: CheckBuilder, values: Sequence[Value], like: Type) -> list[Value]:
-    """What the author of a kernel has named of what `values` are computed from, in the shape of `like`.
+    """Return the named values that `values` are computed from, in the shape of `like`.
 
-    Results without a name give way to their operands; constants are left out.
+    A result without a name is replaced by its operands; constants are left out.
     """
     found: dict[str, Value] = {}
 
@@ -58,7 +58,7 @@ def result_name(op: Op) -> str:
 
 
 class CheckBuilder(Builder):
-    """A builder with the few combinations that conditions are made of."""
+    """A builder with the combinations of ops that conditions need."""
 
     __slots__ = ()
 
@@ -88,13 +88,13 @@ class CheckBuilder(Builder):
         return self.emit(arith.CastOp(v, results=[with_elem(v.type, to)]))
 
     def spread(self, v: Value, like: Type) -> Value:
-        """A scalar in the shape of `like`."""
+        """Return a scalar splatted to the shape of `like`."""
         if not isinstance(like, TileType) or isinstance(v.type, TileType):
             return v
         return self.emit(tile.SplatOp(v, results=[TileType(like.shape, v.type)]))
 
     def shaped(self, v: Value, ops: Sequence[Op], like: Any) -> Value:
-        """A tile that went through these changes of shape and was broadcast then; a scalar as it is."""
+        """Apply changes of shape to a tile, then broadcast it to the shape of `like`; return a scalar as it is."""
         for op in ops if shape_of(v.type) else ():
             new = op.clone({op.operands[0]: v})
             new.result.type = with_elem(op.result.type, elem_of(v.type))
@@ -112,7 +112,7 @@ class CheckBuilder(Builder):
         return self.emit(arith.AbsOp(self.cast(v, float32) if narrow else v))
 
     def everywhere(self, bits: Value, op: type[arith.Binary]) -> Value:
-        """All elements of an int1 tile combined by `op` (and, or)."""
+        """Return all elements of an int1 tile combined by `op` (and, or)."""
         shape = shape_of(bits.type)
         if not shape:
             return bits

@@ -1,4 +1,4 @@
-"""Puts a `check` beside each access and each computation of checked builds, which finds the element where it goes
+"""Puts a `check` beside each access and each computation of checked builds, which finds the element that goes
 wrong.
 
     x = tl.load(p + i, mask)     check (address of p + i outside of p's storage) & mask      before the load
@@ -6,9 +6,9 @@ wrong.
     k = i * n (64 bits)          check the high half of the product is no sign extension     after the product
     assert c                     check !c                                                    in its place
 
-Storages are known to the launch only: a function gets two more arguments for each pointer that it takes, the address
-where the storage begins and where it ends. Narrow integers are guarded by assertions of the front end, which knows
-the operations that may wrap.
+Only the launch knows where storages lie: for each pointer that a function takes it gets two more arguments, the
+addresses where the storage begins and ends. For narrow integers the front end emits assertions, since it knows which
+operations may wrap.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def insert_checks(module: Module) -> None:
 
 
 def _add_extents(f: control.FuncOp) -> dict[Value, tuple[Value, Value]]:
-    """Two more arguments for each pointer argument."""
+    """Add two arguments, begin and end of the storage, for each pointer argument."""
     pointers = [a for a in f.body.args if isinstance(a.type, pointer_type)]
     found = {a: (f.body.add_arg(int64), f.body.add_arg(int64)) for a in pointers}
     if f.arg_attrs:
@@ -76,7 +76,7 @@ def _add_extents(f: control.FuncOp) -> dict[Value, tuple[Value, Value]]:
 
 
 def _offsets(ptr: Value) -> list[Value]:
-    """The offsets that were added to a pointer, the last one first."""
+    """Return the offsets that were added to a pointer, the last one first."""
     found: list[Value] = []
     seen: set[Value] = set()
     while ptr not in seen:
@@ -91,7 +91,7 @@ def _offsets(ptr: Value) -> list[Value]:
 # --- the checks ---------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Checker:
-    """`extents`: where the storage of a pointer argument begins and ends."""
+    """Puts checks into a function. `extents`: where the storage of a pointer argument begins and ends."""
 
     extents: dict[Value, tuple[Value, Value]]
     handlers: dict[type[Op], Callable[[Any], None]] = field(default_factory=lambda: {})
@@ -104,7 +104,7 @@ class _Checker:
         }  # fmt: skip
 
     def block(self, block: Block) -> None:
-        # The ops of calls of libdevice that are inlined here, by call, as long as their code goes on.
+        # Ops inlined from calls of libdevice, by call; a call's results are checked once its code has ended.
         calls: dict[Loc, list[Op]] = {}
         for op in list(block):
             site = called_at(op)
@@ -129,7 +129,7 @@ class _Checker:
         return known or (low, high)
 
     def call(self, op: control.CallOp) -> None:
-        """The callee's pointers come with their extents."""
+        """Pass the extents of pointers to the callee."""
         b = CheckBuilder.before_op(op)
         pointers = [v for v in op.args if isinstance(v.type, pointer_type)]
         op.set_operands([*op.args, *(end for p in pointers for end in self.extent(p, b))])
@@ -179,7 +179,7 @@ def _assertion(op: memory.AssertOp) -> None:
 
 
 def _guarded(op: memory.AssertOp) -> tuple[Value, Value, Op] | None:
-    """(operands, operation in 64 bits) that an overflow assertion of the front end guards."""
+    """Return the operands and the 64-bit operation that an overflow assertion of the front end guards."""
     if "overflow detected" not in op.message:
         return None
     both = op.condition.op

@@ -1,4 +1,4 @@
-"""Adds the checks of numbers: integers that do not fit their type, and NaNs and infinities where they first occur."""
+"""Adds the checks of numbers: integers that do not fit their type, and NaNs and infinities where they first arise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tessera.language import extra
 from tessera.ops import arith, tile
 from tessera.passes.checks.check_builder import CheckBuilder, report, result_name
 
-# Element-wise ops that give a NaN or an infinity only where an operand is one, or that make floats of bits.
+# Element-wise ops that give a NaN or an infinity only where an operand is one, or that reinterpret bits as floats.
 _NOT_COMPUTED = (arith.BitcastOp, arith.HintOp, arith.SelectOp, arith.NegOp, arith.AbsOp, arith.CopySignOp,
                  arith.MinOp, arith.MaxOp, arith.ConstOp)  # fmt: skip
 _WHOLE = (tile.DotOp, tile.ReduceOp, tile.ScanOp)
@@ -50,7 +50,7 @@ def check_quotient(op: arith.DivOp | arith.RemOp) -> None:
 
 
 def check_wide(op: Any) -> None:
-    """64-bit sums, differences and products."""
+    """Check 64-bit sums, differences and products."""
     if not _is_signed(op) or elem_of(op.result.type).bits != 64:
         return
     b = CheckBuilder.after_op(op)
@@ -66,7 +66,7 @@ def check_wide(op: Any) -> None:
 
 
 def check_finite(op: Op) -> None:
-    """The first NaN, or infinity, that an operation makes of numbers that are none."""
+    """Check for the first NaN or infinity that an operation makes of operands without any."""
     computes = isinstance(op, (arith.Elementwise, *_WHOLE)) and not isinstance(op, _NOT_COMPUTED)
     if computes and len(op.results) == 1 and is_float(op.result) and not _only_widens(op):
         _compare_finite(
@@ -77,8 +77,8 @@ def check_finite(op: Op) -> None:
 def _compare_finite(
     b: CheckBuilder, result: Value, operands: Sequence[Value], function: str, whole: bool
 ) -> None:
-    """Check that the result has no NaN or infinity that the operands lack. With `whole` each element of the result
-    depends on all of the operands."""
+    """Check that the result has no NaN or infinity that the operands lack. With `whole`, each element of the result
+    depends on all elements of the operands."""
     t = result.type
     size = b.magnitude(result)
     nan, infinite = b.emit(arith.IsNanOp(size)), b.compare("eq", size, inf)
@@ -105,7 +105,7 @@ LIBDEVICE = os.path.dirname(extra.__file__)
 
 
 def called_at(op: Op) -> Loc | None:
-    """Where a kernel calls the function of libdevice that an op belongs to, whose steps may wrap and overflow."""
+    """Return where a kernel calls the libdevice function that contains an op; steps of such a function may overflow."""
     loc = op.loc
     while loc is not None and loc.file.startswith(LIBDEVICE):
         loc = loc.call_site
@@ -113,7 +113,7 @@ def called_at(op: Op) -> Loc | None:
 
 
 def check_results(calls: dict[Loc, list[Op]]) -> None:
-    """Check what functions of libdevice return, as if each were one operation."""
+    """Check what libdevice functions return, as if each were one operation."""
     for site, ops in calls.items():
         inside = {r for op in ops for r in op.results}
         given = [v for op in ops for v in op.operands if v not in inside and is_float(v)]
@@ -139,7 +139,7 @@ def is_float(v: Value) -> bool:
 
 
 def _only_widens(op: Op) -> bool:
-    """Whether a cast gives every finite number as a finite one."""
+    """Whether a cast maps every finite number to a finite one."""
     return (
         isinstance(op, arith.CastOp)
         and is_float(op.x)

@@ -1,11 +1,11 @@
-"""Bounds on tile IR what a kernel needs of an SM. Kernels that cannot fit are refused before any work on layouts; the
-autotuner prunes their configs by the same function, and with them those that would spill for the most part.
+"""Computes on tile IR the least that a kernel needs of an SM. Kernels that cannot fit are refused before any work on
+layouts; with the same function the autotuner prunes their configs, and those that would mostly spill.
 
-Shared memory: at a dot, each operand that comes from global memory lies there once (the pipeline takes fewer
-stages before it gives up), as do the operands of other dots that were loaded before a loop around it. Histograms,
-gathers and tiles of the TMA unit need what their shape says. All this is a lower bound: what layouts, conversions
-and reductions add is known to `allocate_shared` only. Registers: those of a dot's result; what a thread has not
-got registers for lies in its local memory."""
+Shared memory: at a dot, it holds each operand loaded from global memory once (the pipeline uses fewer stages before
+it gives up), and the operands of other dots that were loaded before a loop around it. Histograms, gathers and tiles
+of the TMA unit need what their shapes say. These are lower bounds: only `allocate_shared` knows what layouts,
+conversions and reductions add. Registers: those of a dot's result; values for which a thread has no registers are
+spilled to its local memory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.accelerate import HELD_OPERAND_REGISTERS, choose
 from tessera.passes.gpu_layout.mma_operands import loop_between, source_of
 
-MOST_SPILLED = 2  # times the registers of a thread that the result of a dot may take
+MOST_SPILLED = 2  # times a thread's registers that the result of a dot may take
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one op needs at the least, of how much there is. Of what `spills` the rest lies elsewhere: the code runs,
-    but a config that needs more than MOST_SPILLED times the limit is not worth its compilation."""
+    """The least that one op needs of a resource, and its limit. If it `spills`, code runs beyond the limit, but a
+    config that needs more than MOST_SPILLED times the limit is not worth compiling."""
 
     resource: str
     amount: int
@@ -37,7 +37,7 @@ class Need:
 
 @pass_("check-resources")
 def check_resources(module: Module, facts: GpuFacts, pruning: bool = False) -> None:
-    """Refuse a kernel that cannot fit whatever later passes do; when `pruning`, also one that would spill most.
+    """Refuse a kernel that cannot fit whatever later passes do; if `pruning`, also one that would mostly spill.
 
     Takes: tile IR after the target-neutral passes, with `num_warps`.
     Gives: the IR as it is.
@@ -58,7 +58,7 @@ def check_resources(module: Module, facts: GpuFacts, pruning: bool = False) -> N
 
 
 def needs_of(module: Module, facts: GpuFacts) -> Iterator[Need]:
-    """Lower bounds, op by op. Assumes the target-neutral passes: nothing is dead, nothing there twice."""
+    """Yield lower bounds, op by op. The target-neutral passes must have removed dead and duplicate ops."""
     num_warps: int = module.attrs["num_warps"]
     threads = num_warps * facts.warp_size
     yield Need("threads", threads, facts.max_warps * facts.warp_size)
@@ -82,8 +82,8 @@ def needs_of(module: Module, facts: GpuFacts) -> Iterator[Need]:
 
 
 def _tiles(op: DotOp, facts: GpuFacts, threads: int) -> dict[TileLoad, Op | None]:
-    """The loads of the dot's operands that lie in shared memory when it runs, each with the loop around the dot
-    that it lies there through. Small ones that a loop does not change may be held in registers."""
+    """Return the loads of the dot's operands that are in shared memory when it runs, each with the loop around the dot
+    throughout which it is there. Small invariant operands may be in registers instead."""
     choice = choose(op, facts)
     if choice is None:
         return {}
@@ -107,7 +107,7 @@ def _shared(op: Op, tiles: Collection[TileLoad], more: int, room: int) -> Need:
 
 
 def _by_hand(op: DotOp, facts: GpuFacts) -> int:
-    """Bytes of the operands of a dot that ordinary instructions compute."""
+    """Return the bytes of the operands of a dot that ordinary instructions compute."""
     if choose(op, facts) is not None:
         return 0
     elem = elem_of(op.acc.type)
@@ -126,7 +126,7 @@ def _about(op: Op) -> str:
 
 
 def _registers(op: DotOp, threads: int, facts: GpuFacts) -> Need:
-    """A result that would be in memory for the most part: code for it takes long to make and longer to run."""
+    """Bound the registers of a dot's result. A kernel that mostly spills it compiles slowly and runs more slowly."""
     have = min(facts.registers, facts.register_file // threads)
     reg32 = op.acc.type.numel * max(32, elem_of(op.acc.type).bits) // 32 // threads
     shape = "x".join([str(n) for n in shape_of(op.acc.type)])

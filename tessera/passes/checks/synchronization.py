@@ -1,4 +1,4 @@
-"""Checks that accesses to shared memory are ordered in finished GPU IR, and changes nothing
+"""Checks that accesses to shared memory are ordered in finished GPU IR, without changing it
 (docs/synchronization.md)."""
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ def synchronized(module: Module) -> None:
 
 
 def last_look() -> list[Pass]:
-    """The check where it is asked for: TESSERA_VERIFY=1 or TESSERA_CHECK_SYNCHRONIZATION=1, which all tests set."""
+    """Return the check if TESSERA_VERIFY=1 or TESSERA_CHECK_SYNCHRONIZATION=1 (as in all tests) asks for it."""
     wanted = knobs.compilation.verify or knobs.compilation.check_synchronization
     return [synchronized] if wanted else []

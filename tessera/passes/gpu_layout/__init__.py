@@ -1,1 +1,1 @@
-"""Decide where the elements of tiles lie on a GPU: layouts of accesses, matrix instructions and all other ops."""
+"""Distribute the elements of tiles over a GPU: layouts of accesses, matrix instructions and all other ops."""

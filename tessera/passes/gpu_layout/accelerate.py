@@ -8,13 +8,13 @@ becomes, for operands that were loaded from global memory,
     %al = local_load %as             in the layout of operand A (ldmatrix)
     %cl = convert_layout %c          in the layout of the accumulator
     %dl = mma %al, %bl, %cl {instruction="mma.m16n8k16.f32.f16.f16"}
-    %d  = convert_layout %dl         without a layout: users are free to take it as it is
+        %d  = convert_layout %dl         without a layout: users may take the accumulator's
 
 Operands computed in registers are converted; the accumulator of an earlier MMA becomes operand A without
-leaving the thread. Warps stand along rows and columns so that each reads little, but in chains of MMAs
-(attention) all along the rows, so that reductions along the columns stay inside a warp. fp32 operands go as
-their precision says: rounded to tf32, as sums of parts ("tf32x3", "bf16x3", "bf16x6"), or ("ieee") by ordinary
-FMAs; then the dot stays, on operands of the accumulator's type."""
+leaving the thread. Warps are arranged along rows and columns so that each reads little; in chains of MMAs
+(attention) all are along the rows, so that reductions along the columns stay inside a warp. fp32 operands are
+handled by their precision: rounded to tf32, as sums of parts ("tf32x3", "bf16x3", "bf16x6"), or ("ieee") by FMAs.
+In that last case the dot stays, on operands of the accumulator's type."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from tessera.passes.gpu_layout.rules import is_pointwise
 from tessera.passes.gpu_layout.warpgroup import use_warpgroups
 from tessera.passes.neutral.loops import const
 
-# An operand that a loop does not change is kept in up to so many registers of 32 bits, if the thread's results of all
-# MMAs in the loop leave room for it.
+# An operand that a loop does not change is kept in at most this many registers of 32 bits, if the thread's results of
+# all MMAs in the loop leave room for it.
 HELD_OPERAND_REGISTERS = 32
 HELD_WITH_RESULTS = 128  # the same together with the registers of the MMA's results
 TF32_MASK = -(1 << 13)  # the bits of an fp32 number that tf32 keeps
@@ -56,7 +56,7 @@ SPLIT_MMAS = {  # parts of a times parts of b, smallest first
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A row, the type that operands are cast to before, and how fp32 operands are taken apart ("" = not at all)."""
+    """A row, the type to cast operands to first, and how fp32 operands are split into parts ("" = not at all)."""
 
     row: MmaRow
     cast: Any = None
@@ -64,7 +64,7 @@ class Choice:
 
 
 def choose(op: ops.DotOp, facts: GpuFacts) -> Choice | None:
-    """The matrix instruction for a dot; None when it must be computed by FMAs."""
+    """Return the matrix instruction for a dot; None if it must be computed by FMAs."""
     a, b, acc = (elem_of(v.type) for v in op.operands)
     k = shape_of(op.a.type)[-1]
     if a is float32 and b is float32:
@@ -89,7 +89,7 @@ def choose(op: ops.DotOp, facts: GpuFacts) -> Choice | None:
 
 
 def warps_for(m: int, n: int, num_warps: int, chained: bool, tile_m: int) -> tuple[int, int]:
-    """Place warps along M and N, so that their parts are nearly square; in a chain of MMAs they stand along M."""
+    """Arrange warps along M and N so that their parts are nearly square; in a chain of MMAs, along M."""
     if chained:
         along = min(num_warps, max(1, m // tile_m))
         return along, num_warps // along
@@ -132,7 +132,7 @@ def accelerate(module: Module, facts: GpuFacts) -> None:
 
 
 def _chains(dots: list[ops.DotOp]) -> set[Op]:
-    """Dots whose result is, after element-wise work, an operand of another one; and those others."""
+    """Return dots whose result is, after element-wise work, an operand of another dot, and those other dots."""
     found: set[Op] = set()
     for dot in dots:
         for user in _reached(dot):
@@ -155,7 +155,7 @@ def _reached(dot: ops.DotOp) -> Iterator[ops.DotOp]:
 
 
 def _prepare_fma(op: ops.DotOp) -> None:
-    """Cast the operands to the accumulator's type: the FMA loop knows one type."""
+    """Cast the operands to the accumulator's type, the only one in the FMA loop."""
     builder = Builder.before_op(op)
     for i, v in enumerate((op.a, op.b)):
         if elem_of(v.type) != elem_of(op.acc.type):
@@ -165,7 +165,7 @@ def _prepare_fma(op: ops.DotOp) -> None:
 
 
 class _Acceleration:
-    """The rewriting of one dot."""
+    """Rewrites one dot."""
 
     def __init__(self, op: ops.DotOp, choice: Choice, num_warps: int, chained: bool):
         self.op, self.choice, self.row = op, choice, choice.row
@@ -191,7 +191,7 @@ class _Acceleration:
             drop_unused(v)
 
     def _parts(self, v: Value, index: int) -> list[Value]:
-        """Operand `index` in its layout, taken apart as the precision says (most significant first)."""
+        """Return operand `index` in its layout, split as the precision says (most significant part first)."""
         if self.choice.cast is not None and elem_of(v.type) != self.choice.cast:
             v = self.builder.emit(ops.CastOp(v, results=[with_elem(v.type, self.choice.cast)]))
         layout = mma_operand(
@@ -205,7 +205,7 @@ class _Acceleration:
         return [x]
 
     def _results(self, loop: Op) -> int:
-        """Registers of a thread for the results of all MMAs in a loop."""
+        """Return how many registers of a thread the results of all MMAs in a loop take."""
         mmas: list[Any] = [
             op.result.type for op in loop.walk() if isinstance(op, ops.DotOp | ops.MmaOp)
         ]
@@ -213,7 +213,7 @@ class _Acceleration:
         return sum(t.numel * t.elem.bits // 32 // threads for t in mmas)
 
     def _place(self, v: Value, layout: LinearLayout) -> Value:
-        """`v` in `layout`: through shared memory if it was loaded, else by a conversion."""
+        """Return `v` in `layout`: through shared memory if it was loaded, else by a conversion."""
         source, orders = source_of(v)
         loaded = source.op
         result = v.type.with_layout(layout)
@@ -222,7 +222,7 @@ class _Acceleration:
         reader = layout
         for order in orders:
             reader = reader.trans(inverse(order))
-        rotatable = isinstance(loaded, ops.LoadOp)  # the TMA unit knows its own swizzles only
+        rotatable = isinstance(loaded, ops.LoadOp)  # the TMA unit only has its own swizzles
         place = shared_layout(source.type, memory_order(loaded), reader, rotatable)
         view = shared_view(loaded, orders, place)
         reg32 = layout.size("register") * v.type.elem.storage_bits // 32

@@ -1,18 +1,18 @@
-"""Finds for each tile of a function its anchor: the layout in which it is computed once, if there is one.
+"""Finds the anchor of each tile in a function: the layout in which the tile is computed once, if there is one.
 
-A value is *anchored* when something fixes its layout: it comes from memory, from a matrix instruction, from a
-reduction, or is computed from such values; then it has an anchor. It is *rematerialisable* when it is cheap to compute
-again in any layout: constants, ranges, splats, broadcasts and what is computed of rematerialisable values only.
+A value is *anchored* if something fixes its layout: it comes from memory, a matrix instruction or a reduction, or is
+computed from such values. It is *rematerialisable* if it is cheap to compute again in any layout: constants, ranges,
+splats, broadcasts, and what is computed from rematerialisable values only.
 Example:
 
     %offs = arange             rematerialisable
     %x = load %ptr + %offs     anchor: the layout that coalescing chose
     %m = reduce %x             anchor: that of %x without the axis
-    %b = broadcast %m          rematerialisable: where it is asked for, the small %m is converted
+        %b = broadcast %m          rematerialisable: the small %m is converted where %b is needed
     %y = sub %x, %b            anchor of %x
 
-Values that meet in a loop or a branch (a *group*) share one anchor, that of the most important value that flows in:
-accumulators of matrix instructions before loads before the rest. Importance only grows, so the iteration ends.
+Values that flow together in a loop or a branch (a *group*) share one anchor: that of the most important value that
+flows in. Accumulators come before loads, and loads before the rest. Importance only grows, so the iteration ends.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tessera.layout import LinearLayout
 from tessera.passes.gpu_layout import rules
 from tessera.passes.gpu_layout.rules import is_pointwise
 
-MATRIX, WIDE, PLAIN, UNKNOWN = 3, 2, 1, 0  # how much an anchor matters
+MATRIX, WIDE, PLAIN, UNKNOWN = 3, 2, 1, 0  # how important an anchor is
 
 
 @dataclass(slots=True)
 class Group:
-    """Values that flow into one another where control joins: `phis` take one type, `incoming` are the uses that
-    feed them."""
+    """Values that flow into one another where control joins: `phis` have one type, and the uses `incoming` feed
+    them."""
 
     phis: list[Value]
     incoming: list[tuple[Op, int]]
@@ -43,7 +43,7 @@ class Group:
 
 
 def groups_of(op: Op) -> list[Group]:
-    """The groups of tiles that a control op joins."""
+    """Return the groups of tiles that a control op joins."""
     found: list[Group] = []
     if isinstance(op, ops.ForOp):
         for i, r in enumerate(op.results):
@@ -62,8 +62,8 @@ def groups_of(op: Op) -> list[Group]:
 
 @dataclass(slots=True)
 class Anchors:
-    """Anchors of the values of one function; `groups` finds the group of a loop's or branch's value, `inputs`
-    the layout in which a reduction or scan takes its inputs, from which the anchors of its results follow."""
+    """Anchors of the values of one function. `groups` maps a value of a loop or branch to its group; `inputs` maps a
+    reduction or scan to the layout of its inputs, from which the anchors of its results follow."""
 
     num_warps: int
     lanes: int
@@ -96,14 +96,14 @@ class Anchors:
 
     @property
     def slice_limit(self) -> int:
-        """Numbers in a load that may be repeated in many threads."""
+        """The most elements of a load that may be repeated in many threads."""
         return 2 * self.lanes * self.num_warps
 
     def default(self, t: Type) -> LinearLayout:
         return rules.default_layout(shape_of(t), self.num_warps, self.lanes)
 
     def layout(self, v: Value) -> LinearLayout | None:
-        """The anchor of `v`; None when it is rematerialisable."""
+        """Return the anchor of `v`; None if it is rematerialisable."""
         found = self.table.get(v)
         return found[1] if found is not None else None
 
@@ -114,7 +114,7 @@ class Anchors:
             self.changed = True
 
     def best(self, values: list[Value]) -> tuple[int, LinearLayout] | None:
-        """The anchor of the most important value, of equals the first."""
+        """Return the anchor of the most important value; of several, the first."""
         anchors = [h for v in values if (h := self.table.get(v)) is not None]
         return max(anchors, key=lambda h: h[0]) if anchors else None
 
@@ -153,9 +153,9 @@ class Anchors:
 
 # --- where the results of other ops are anchored -----------------------------------------------------------
 def is_slice_load(op: Op, limit: int) -> bool:
-    """Whether a load of at most `limit` numbers only serves as rows or columns of larger tiles. It then goes
-    straight to the layout that these ask for: reading a few numbers in many threads is cheaper than handing
-    them round."""
+    """Whether a load of at most `limit` elements is used only as rows or columns of larger tiles. It is then done
+    in the layout that these need: to read a few elements in many threads is cheaper than to exchange
+    them."""
     if (
         not isinstance(op, ops.TileLoad)
         or (isinstance(op, ops.LoadOp) and op.volatile)
@@ -189,7 +189,7 @@ def _combine(h: Anchors, op: ops.ReduceOp | ops.ScanOp) -> None:
     importance, layout = combine_input(h, op)
     known = h.inputs.get(op)
     if not shape_of(op.results[0].type) or (known is not None and known[0] >= importance):
-        return  # no anchors follow, or those that do stay
+        return  # no anchors follow, or they stay as they are
     h.inputs[op] = importance, layout
     anchor = rules.reduce_result(layout, op.axis) if isinstance(op, ops.ReduceOp) else layout
     for r in op.results:
@@ -197,7 +197,7 @@ def _combine(h: Anchors, op: ops.ReduceOp | ops.ScanOp) -> None:
 
 
 def combine_input(h: Anchors, op: ops.ReduceOp | ops.ScanOp) -> tuple[int, LinearLayout]:
-    """(importance, layout) in which a reduction or scan takes its inputs."""
+    """Return (importance, layout) in which a reduction or scan takes its inputs."""
     shape = shape_of(op.inputs[0].type)
     importance, layout = h.best(list(op.inputs)) or (UNKNOWN, h.default(op.inputs[0].type))
     if isinstance(op, ops.ReduceOp):
@@ -234,7 +234,7 @@ _RULES: dict[type[Op], Any] = {
 
 
 def bytes_of(v: Value) -> int:
-    """Size of a tile's data."""
+    """Return the size of a tile's data in bytes."""
     n = elem_of(v.type).storage_bytes
     for s in shape_of(v.type):
         n *= s

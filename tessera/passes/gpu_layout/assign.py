@@ -1,6 +1,6 @@
 """Gives every tile a layout and inserts the conversions between them.
 
-Anchors (`anchors.py`) say where anchored values are computed. This pass walks the ops that need their operands in
+Anchors (`anchors.py`) say where anchored values are computed. This pass visits the ops that need their operands in
 certain layouts and asks `Assignment.at(value, layout)` for each operand, which
 
     returns the value itself                  when it is anchored there,
@@ -8,9 +8,9 @@ certain layouts and asks `Assignment.at(value, layout)` for each operand, which
     broadcasts), or when that is cheaper than a conversion (before a widening cast, say), converts it
     otherwise.
 
-Each (value, layout) is made once, where the value is defined, so that everything a loop does not change stays
-outside of it; conversions then sink to their first use. Values carried by loops that have no anchor live where
-they are asked for first. Example: pointers advanced in a loop take the layout of the loop's load, without any
+Each (value, layout) is made once, where the value is defined, so that work that is invariant in a loop stays
+outside it; conversions then sink to their first use. Loop-carried values without an anchor take the layout in which
+they are first needed. For example, pointers advanced in a loop take the layout of the loop's load without any
 conversion."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tessera.passes.gpu_layout import rules
 from tessera.passes.gpu_layout.anchors import Anchors, Group, bytes_of, combine_input
 from tessera.passes.gpu_layout.rules import is_pointwise, operand_layout, producible
 
-# A tile up to this size is stored from where it is rather than converted first (tools/fit).
+# A tile of at most this size is stored in the layout it has rather than converted first (tools/fit).
 DIRECT_STORE_BYTES = 4096
 RECOMPUTE_DEPTH = 4  # pointwise ops that may be computed again to save a conversion (tools/fit)
 SECTOR_BYTES = 32  # of global memory that one transaction moves
@@ -49,23 +49,23 @@ def assign_layouts(module: Module, facts: GpuFacts) -> None:
 
 
 class Assignment:
-    """The rewriting of one function."""
+    """Rewrites one function."""
 
     def __init__(self, func: ops.FuncOp, num_warps: int, lanes: int):
         self.func = func
         _forget_undecided(func)
         self.anchors = Anchors(num_warps, lanes).analyse(func)
         self.memo: dict[tuple[Value, LinearLayout], Value] = {}
-        self.origin: dict[Value, Value] = {}  # of copies and conversions: what they were made of
+        self.origin: dict[Value, Value] = {}  # of copies and conversions: the source
         self.costs: dict[tuple[Value, LinearLayout], float] = {}
         self.ready: list[Group] = []
         self.conversions: list[Op] = []
-        # Rematerialisable ops: copies in layouts stand before them, they go in the end.
+        # Rematerialisable ops: their copies in layouts are inserted before them, and they are erased at the end.
         self.markers: list[Op] = []
         self.made: dict[
             Value, LinearLayout
         ] = {}  # of rematerialisable values: where the first copy is
-        self.anywhere: list[Op] = []  # ops without results that take their operands anywhere
+        self.anywhere: list[Op] = []  # ops without results that take their operands in any layout
 
     def run(self) -> None:
         for v, (_, layout) in self.anchors.table.items():
@@ -84,7 +84,7 @@ class Assignment:
                     op.set_operand(i, self.at(v, self._nearest(v)))
         self._feed_groups()
         for g in self.anchors.groups.values():
-            if g.layout is None:  # nobody asked for these values
+            if g.layout is None:  # nothing needs these values
                 self._settle(g, self.anchors.default(g.phis[0].type))
                 self._feed_groups()
         for op in self.func.walk():
@@ -108,7 +108,7 @@ class Assignment:
         return v.type.layout
 
     def at(self, v: Value, layout: LinearLayout) -> Value:
-        """`v` in `layout`; a scalar as it is."""
+        """Return `v` in `layout`; a scalar as it is."""
         if not isinstance(v.type, TileType) or v.type.layout == layout:
             return v
         v = self.origin.get(v, v)
@@ -145,13 +145,13 @@ class Assignment:
         self.ready.append(group)
 
     def _settle_load(self, op: ops.TileLoad, layout: LinearLayout) -> None:
-        """A load that serves as a slice is done where its first user wants it."""
+        """Do a load that serves as a slice in the layout that its first user needs."""
         op.attrs.pop("layout", None)
         op.result.type = op.result.type.with_layout(layout.unique_registers())
         self._operands(op, op.result.type.layout)
 
     def _compute(self, v: Value, op: Op, layout: LinearLayout) -> Value:
-        """`v` computed by a copy of its op that works in `layout`, or in the nearest that the op can give."""
+        """Compute `v` by a copy of its op that works in `layout`, or in the nearest layout that the op can produce."""
         inside = producible(op, layout)
         if inside != layout:
             return self._convert(self.at(v, inside), layout)
@@ -185,7 +185,7 @@ class Assignment:
         return 0.0 if isinstance(plan, Identity | RegisterPermute) else float(bytes_of(v))
 
     def _recompute_cost(self, op: Op, layout: LinearLayout, depth: int) -> float:
-        """Bytes that must be converted to have the operands of `op` for a result in `layout`."""
+        """Return how many bytes must be converted to get the operands of `op` for a result in `layout`."""
         if not is_pointwise(op) or isinstance(op, EXPENSIVE) or depth == RECOMPUTE_DEPTH:
             return float("inf")
         wanted = operand_layout(op, producible(op, layout))
@@ -236,14 +236,14 @@ class Assignment:
             op.set_operand(i, self.at(v, layout))
 
     def _anywhere(self, v: Value) -> LinearLayout:
-        """The anchor of a value, or the default layout."""
+        """Return the anchor of a value, or the default layout."""
         return v.type.layout or self.anchors.default(v.type)
 
     def _nearest(self, v: Value) -> LinearLayout:
-        """The anchor of a value, or the layout in which it is computed already, or the nearest value that it is made
-        of.
+        """Return the anchor of a value, else the layout in which it is already computed, else that of the nearest value
+        it is computed from.
 
-        The condition of an assertion about indices, say, is computed where the indices are.
+        The condition of an assertion about indices, say, is computed in the layout of the indices.
         """
         work, seen = [v], {v}
         for u in work:
@@ -261,7 +261,7 @@ class Assignment:
         return self.anchors.default(v.type)
 
     def _demand(self, op: Op) -> None:
-        """Bring the operands of an op that is no pointwise one into the layouts it needs."""
+        """Bring the operands of an op that is not pointwise into the layouts that it needs."""
         if isinstance(op, ops.PointerAccess | ops.TileLoad | ops.DescriptorStoreOp):
             self._access(op)
         elif isinstance(op, ops.ReduceOp | ops.ScanOp):
@@ -293,20 +293,20 @@ class Assignment:
                     op.set_operand(i, self.at(v, self._anywhere(v)))
 
     def _access(self, op: ops.PointerAccess | ops.TileLoad | ops.DescriptorStoreOp) -> None:
-        """Loads work where their result is anchored, stores where they are coalesced."""
+        """Do loads in the layout of their result's anchor, and stores in their coalesced layout."""
         noted: LinearLayout | None = op.attrs.pop("layout", None)
         if (
             op.results
             and isinstance(op.results[0].type, TileType)
             and op.results[0].type.layout is None
         ):
-            op.attrs["layout"] = noted  # a slice: nobody has asked for it yet
+            op.attrs["layout"] = noted  # a slice: nothing needs it yet
             return
         if op.results:
             layout = op.results[0].type.layout if isinstance(op.results[0].type, TileType) else None
         elif isinstance(
             op, ops.DescriptorStoreOp
-        ):  # the TMA unit takes a tile from shared memory anyway
+        ):  # the TMA unit takes tiles from shared memory anyway
             layout = op.value.type.layout or noted or self.anchors.default(op.value.type)
         else:
             layout = self._store_layout(op.operands[1], noted)
@@ -314,7 +314,7 @@ class Assignment:
             self._operands(op, layout)
 
     def _store_layout(self, value: Value, coalesced: LinearLayout | None) -> LinearLayout | None:
-        """The coalesced layout, or that of a small value where its own writes whole sectors already."""
+        """Return the coalesced layout, or that of a small value whose own stores fill whole sectors already."""
         if not isinstance(value.type, TileType):
             return None
         wanted = coalesced or self.anchors.default(value.type)
@@ -326,7 +326,7 @@ class Assignment:
         return anchor if run >= SECTOR_BYTES else wanted
 
     def _feed_groups(self) -> None:
-        """Bring what flows into the settled groups into their layouts; this may settle others."""
+        """Bring the incoming values of settled groups into their layouts, which may settle other groups."""
         while self.ready:
             group = self.ready.pop()
             assert group.layout is not None
@@ -335,12 +335,12 @@ class Assignment:
 
 
 def fastest_step(layout: LinearLayout) -> int:
-    """The packed coordinate of a step along the dimension that runs fastest over registers and lanes."""
+    """Return the packed coordinate of one step along the dimension that registers and lanes run along first."""
     return next((c for c in (*layout.columns("register"), *layout.columns("lane")) if c), 1)
 
 
 def neighbours(layout: LinearLayout, step: int) -> int:
-    """How many elements in steps 1, 2, 4, ... of `step` the registers and lanes of one warp hold together."""
+    """Return how many elements at steps 1, 2, 4, ... of `step` one warp's registers and lanes hold."""
     held = {*layout.columns("register"), *layout.columns("lane")}
     count = 1
     while step * count in held:
@@ -355,20 +355,20 @@ def _block_of(v: Value) -> Block:
 
 
 def _forget_undecided(func: ops.FuncOp) -> None:
-    """Conversions to no layout stand for their operand."""
+    """Replace conversions to no layout by their operand."""
     for op in list(func.walk()):
         if isinstance(op, ops.ConvertLayoutOp) and op.result.type.layout is None:
             op.replace_by([op.x])
 
 
 def sink(op: Op) -> None:
-    """Move a pure op down to its first use in its block, and into a branch if there alone it is used; drop it when it
+    """Move a pure op down to its first use in its block, and into a branch if it is used only there. Erase it if it
     has no use."""
     users = op.result.users()
     if not users:
         op.erase()
         return
-    places: dict[Op, Block | None] = {}  # with the block of theirs that the users are in
+    places: dict[Op, Block | None] = {}  # with the one of its blocks that contains the users
     for user in users:
         block: Block | None = None
         while user.parent is not op.parent:

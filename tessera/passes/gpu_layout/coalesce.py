@@ -1,11 +1,11 @@
-"""Chooses a layout for every access to global memory, and notes it in the op's attribute `layout`.
+"""Chooses a layout for every access to global memory, and records it in the op's attribute `layout`.
 
-The dimension along which addresses count up runs fastest over registers and lanes. A thread takes as many
+The dimension along which addresses are contiguous runs fastest over registers and lanes. A thread takes as many
 neighbours as one 16-byte access holds, if address and mask allow. Accesses of one shape and order get one
-layout, the widest: an element-wise kernel then needs no conversion, and wide elements are read by several accesses of
-a thread, which find the rest of a sector in the cache. Writes would send each sector as often as it is named, so that a
-layout is no wider than one access of the widest element written; what is read to compute it is then read 8 or 4 bytes
-at a time. Example: bf16 that is stored as fp32 is read in fours, one half of an MMA of bf16 in eights."""
+layout, the widest: an element-wise kernel then needs no conversion, and a thread reads wide elements by several
+accesses, which find the rest of a sector in the cache. Writes would send each sector once per access, so the layout is
+no wider than one access of the widest element written; what is read to compute it is then read 8 or 4 bytes at a
+time. Example: bf16 that is stored as fp32 is read in fours, one half of an MMA of bf16 in eights."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def coalesce(module: Module, facts: GpuFacts) -> None:
         ]
         widest: dict[Group, int] = {}
         for op, group, vec in wanted:
-            # What descriptors move goes through shared memory, where any layout will do.
+            # Descriptor accesses go through shared memory, where any layout will do.
             if isinstance(op, PointerAccess):
                 widest[group] = max(widest.get(group, 1), vec)
         flows = Flows(func)
@@ -73,7 +73,7 @@ def coalesce(module: Module, facts: GpuFacts) -> None:
 
 
 class Flows:
-    """Which loads and writes are connected by element-wise ops on tiles of one shape: `of` gives each set a name."""
+    """Sets of loads and writes connected by element-wise ops on tiles of one shape; `of` returns the name of a set."""
 
     def __init__(self, func: FuncOp) -> None:
         self.parents: dict[Value, Value] = {}
@@ -94,7 +94,7 @@ class Flows:
                         self._join(v, group.phis[0])
 
     def of(self, op: Op) -> Value:
-        """The set of an access: a load is in that of its result, a write in that of its value."""
+        """Return the set of an access: a load is in that of its result, a write in that of its value."""
         if isinstance(op, PointerWrite | DescriptorStoreOp):
             return self._root(op.value)
         return self._root(op.results[0])
@@ -110,7 +110,7 @@ class Flows:
 
 
 def _wanted(op: Op, axis: AxisAnalysis, facts: GpuFacts) -> tuple[Op, Group, int] | None:
-    """(op, (shape, order), elements of one access) for an access to a tile."""
+    """Return (op, (shape, order), elements of one access) for an access to a tile."""
     if isinstance(op, DescriptorLoadOp | DescriptorStoreOp):
         t = op.result.type if isinstance(op, DescriptorLoadOp) else op.value.type
         if not isinstance(t, TileType):
@@ -125,7 +125,7 @@ def _wanted(op: Op, axis: AxisAnalysis, facts: GpuFacts) -> tuple[Op, Group, int
 
 
 def access_order(axis: AxisAnalysis, ptr: Value) -> tuple[int, ...]:
-    """Dimensions from the one along which addresses are contiguous; of equals the last one first."""
+    """Return the dimensions, the one with the longest contiguous addresses first; of equals, the last one first."""
     contiguity = axis.facts(ptr).contiguity
     return tuple(sorted(range(len(contiguity)), key=lambda d: (-contiguity[d], -d)))
 
@@ -133,6 +133,6 @@ def access_order(axis: AxisAnalysis, ptr: Value) -> tuple[int, ...]:
 def access_width(
     axis: AxisAnalysis, ptr: Value, mask: Value | None, dim: int, max_bytes: int
 ) -> int:
-    """Elements along `dim` that one access may move."""
+    """Return how many elements along `dim` one access may move."""
     size = elem_of(ptr.type).element_ty.storage_bytes
     return max(1, gcd(axis.vector_width(ptr, dim), axis.mask_width(mask, dim), max_bytes // size))

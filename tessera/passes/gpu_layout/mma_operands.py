@@ -1,5 +1,4 @@
-"""Operands of matrix instructions in shared memory: where they come from, and in which order and swizzle they
-lie."""
+"""Places operands of matrix instructions in shared memory: finds their source, chooses their order and swizzle."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ Orders = list[tuple[int, ...]]
 
 
 def source_of(v: Value) -> tuple[Value, Orders]:
-    """What `v` is a transpose of, and the permutations on the way, outermost first."""
+    """Return the value of which `v` is a transpose, and the permutations between them, outermost first."""
     orders: Orders = []
     while isinstance(v.op, TransOp):
         orders.append(v.op.order)
@@ -30,8 +29,8 @@ def source_of(v: Value) -> tuple[Value, Orders]:
 
 
 def shared_view(loaded: TileLoad, orders: Orders, layout: LinearLayout) -> Value:
-    """A view of shared memory that a load fills right after it: one buffer for all MMAs that read it, in
-    the layout that the first one asked for; transposed by `orders` (outermost first)."""
+    """Return a view of shared memory that is filled right after a load: one buffer for all MMAs that read it, in
+    the layout that the first one chose; transposed by `orders` (outermost first)."""
     t = loaded.result.type
     found = [u for u in loaded.result.users() if isinstance(u, LocalAllocOp)]
     if found:
@@ -44,7 +43,7 @@ def shared_view(loaded: TileLoad, orders: Orders, layout: LinearLayout) -> Value
 
 
 def transposed(view: Value, orders: Orders) -> Value:
-    """The view permuted by `orders`, outermost first."""
+    """Return the view permuted by `orders`, outermost first."""
     after = Builder.after_op(owner(view))
     for order in reversed(orders):
         t: Any = view.type
@@ -55,7 +54,7 @@ def transposed(view: Value, orders: Orders) -> Value:
 
 
 def drop_unused(v: Value) -> None:
-    """Erase transposes that only this dot used, so that the load feeds nothing but shared memory."""
+    """Erase transposes that only this dot used, so that the load only feeds shared memory."""
     while isinstance(v.op, TransOp) and not v.uses:
         op = v.op
         v = op.x
@@ -68,7 +67,7 @@ def owner(v: Value) -> Op:
 
 
 def loop_between(inner: Op, outer: Op) -> Op | None:
-    """A loop around `inner` that does not contain `outer`."""
+    """Return a loop around `inner` that does not contain `outer`."""
     op = inner.parent_op()
     while op is not None:
         if isinstance(op, Loop) and not outer.is_inside(op):
@@ -82,7 +81,7 @@ def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def memory_order(op: TileLoad) -> tuple[int, ...]:
-    """Dimensions of a load from the one contiguous in memory, as its coalesced layout shows."""
+    """Return the dimensions of a load, the one contiguous in memory first, as its coalesced layout shows."""
     layout: LinearLayout | None = op.attrs.get("layout")
     rank = len(op.result.type.shape)
     order = list(reversed(range(rank)))
@@ -98,9 +97,9 @@ def memory_order(op: TileLoad) -> tuple[int, ...]:
 def shared_layout(
     t: TileType, order: tuple[int, ...], reader: LinearLayout, rotatable: bool = True
 ) -> LinearLayout:
-    """Rows along order[0] in the widest hardware swizzle, which ldmatrix reads without bank conflicts, with and
-    without .trans. Readers that ldmatrix cannot serve may get the swizzle rotated by one chunk (if `rotatable`): lanes
-    that go along both dimensions then meet other banks."""
+    """Return a layout of rows along order[0] in the widest hardware swizzle, which ldmatrix reads without bank
+    conflicts, with and without .trans. For readers that ldmatrix cannot serve, the swizzle may be rotated by one chunk
+    (if `rotatable`), so that lanes along both dimensions access different banks."""
     bits = t.elem.storage_bits
     width = widest_swizzle(t.shape, order, bits)
     plain = shared_swizzled(t.shape, order, bits, width)
@@ -115,8 +114,7 @@ def shared_layout(
 
 
 def _rotated(layout: LinearLayout, chunk_elements: int, phases: int) -> LinearLayout:
-    """Row bit i is added to bit i + 1 (of `phases`, in a circle) of the 16-byte chunk's number, instead of to
-    bit i."""
+    """Add row bit i to bit i + 1 (of `phases`, cyclically) of the 16-byte chunk's number instead of to bit i."""
     columns = list(layout.columns("offset"))
     chunk = chunk_elements.bit_length() - 1
     for i in range(phases):

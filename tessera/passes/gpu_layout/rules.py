@@ -1,4 +1,4 @@
-"""Relates the layouts of an op's operands and results, and gives the layouts that ops ask for by themselves."""
+"""Relates the layouts of an op's operands and results, and gives the layouts that ops need by themselves."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ VIEWS = (ops.ExpandDimsOp, ops.TransOp, ops.ReshapeOp, ops.JoinOp, ops.SplitOp)
 
 
 def is_pointwise(op: Op) -> bool:
-    """Whether the layout of the operands follows from that of the result, and computing the op again is harmless."""
+    """Whether the operands' layout follows from the result's, and recomputing the op is harmless."""
     return isinstance(op, (Elementwise, ops.BroadcastOp, *LEAVES, *VIEWS))
 
 
 def operand_layout(op: Op, layout: LinearLayout) -> LinearLayout:
-    """Layout of the tile operands of a pointwise op whose result is in `layout` (one that `producible` gave)."""
+    """Return the layout of a pointwise op's tile operands for a result in `layout` (which `producible` returned)."""
     if isinstance(op, ops.ExpandDimsOp):
         return layout.drop_dim(op.axis)
     if isinstance(op, ops.BroadcastOp):
@@ -40,8 +40,8 @@ def operand_layout(op: Op, layout: LinearLayout) -> LinearLayout:
 
 
 def result_layout(op: Op, layout: LinearLayout) -> LinearLayout:
-    """Anchor of the result when the operand is anchored in `layout`. The op needs the operand in
-    `operand_layout(op, result_layout(op, layout))`, which is `layout` itself but for splits."""
+    """Return the anchor of the result if the operand's is `layout`. The op needs the operand in
+    `operand_layout(op, result_layout(op, layout))`, which is `layout` itself except for splits."""
     if isinstance(op, ops.ExpandDimsOp):
         return layout.expand_dim(op.axis)
     if isinstance(op, ops.TransOp):
@@ -60,9 +60,9 @@ def _halves(layout: LinearLayout) -> LinearLayout:
 
 
 def producible(op: Op, layout: LinearLayout) -> LinearLayout:
-    """The layout nearest to `layout` in which the op can give its result: one without copies among a thread's
-    registers, and for a join one whose lowest register bit chooses the operand. Its conversion to `layout` is
-    in registers."""
+    """Return the layout nearest to `layout` in which the op can produce its result: one without copies among a
+    thread's registers, and for a join one whose lowest register bit chooses the operand. The conversion to `layout`
+    stays in registers."""
     layout = layout.unique_registers()
     if isinstance(op, ops.JoinOp) and layout.split_bit() != 0:
         return _halves(layout).join()
@@ -70,26 +70,26 @@ def producible(op: Op, layout: LinearLayout) -> LinearLayout:
 
 
 def default_layout(shape: tuple[int, ...], num_warps: int, lanes: int) -> LinearLayout:
-    """Where nothing asks for another: last dimension fastest, one element at a time."""
+    """Return the layout where nothing needs another: last dimension fastest, one element at a time."""
     return default_blocked(shape, num_warps, 1, None, lanes)
 
 
 # --- combinations along an axis -------------------------------------------------------------------------
 def reduce_input(layout: LinearLayout, axis: int, num_warps: int, lanes: int) -> LinearLayout:
-    """`layout` if a reduction along `axis` can work on it, else the default one."""
+    """Return `layout` if a reduction along `axis` can work on it, else the default one."""
     return (
         layout if layout.is_axis_separable(axis) else default_layout(layout.shape, num_warps, lanes)
     )
 
 
 def reduce_result(layout: LinearLayout, axis: int) -> LinearLayout:
-    """What is left of the input's layout when `axis` is combined."""
+    """Return what is left of the input's layout after `axis` is reduced."""
     return layout.drop_dim(axis).unique_registers()
 
 
 def is_scannable(layout: LinearLayout, axis: int) -> bool:
-    """Whether coordinates along `axis` rise with registers, then lanes, then warps, and no bit moves along more
-    axes."""
+    """Whether coordinates along `axis` rise with registers, lanes, then warps, and each bit moves along one axis
+    only."""
     if not layout.is_axis_separable(axis) or layout.unique_registers() != layout:
         return False
     along = [
@@ -108,7 +108,7 @@ def _moves(layout: LinearLayout, column: int, axis: int) -> bool:
 
 @lru_cache(maxsize=256)
 def scan_layout(shape: tuple[int, ...], axis: int, num_warps: int, lanes: int) -> LinearLayout:
-    """Each thread has neighbours along `axis`, then lanes, then warps: a scan goes up once through the three."""
+    """Return a layout with neighbours along `axis` in a thread, then lanes, then warps, as a scan goes through them."""
     rank = len(shape)
     others = [d for d in reversed(range(rank)) if d != axis]
     per_thread, lane, warp = [1] * rank, [1] * rank, [1] * rank
@@ -128,7 +128,7 @@ def scan_layout(shape: tuple[int, ...], axis: int, num_warps: int, lanes: int) -
 # --- dots without a matrix instruction --------------------------------------------------------------------
 @lru_cache(maxsize=256)
 def fma_acc(shape: tuple[int, ...], num_warps: int, lanes: int) -> LinearLayout:
-    """Accumulator of an outer-product loop: square blocks of a thread, so that few operands feed many MMAs."""
+    """Return the accumulator layout of an outer-product loop: square blocks per thread reuse operands most."""
     rows, cols = len(shape) - 2, len(shape) - 1
     each = prod(shape) // (lanes * num_warps)
     side = 4 if each >= 16 else 2 if each >= 4 else 1
@@ -146,8 +146,8 @@ def fma_acc(shape: tuple[int, ...], num_warps: int, lanes: int) -> LinearLayout:
 
 @lru_cache(maxsize=256)
 def fma_operand(acc: LinearLayout, depth: int, index: int) -> LinearLayout:
-    """Operand 0 (A) or 1 (B) for accumulators in `acc`: each thread has the whole rows or columns it multiplies, the
-    register bits of K lowest."""
+    """Return the layout of operand 0 (A) or 1 (B) for accumulators in `acc`. Each thread has all the rows or columns it
+    multiplies, with the bits of K in its lowest register bits."""
     kept = acc.drop_dim(acc.rank - 1 if index == 0 else acc.rank - 2).unique_registers()
     at = acc.rank - 1 if index == 0 else acc.rank - 2
     shape = (*kept.shape[:at], depth, *kept.shape[at:])
@@ -163,5 +163,5 @@ def fma_operand(acc: LinearLayout, depth: int, index: int) -> LinearLayout:
 
 
 def tile_operands(op: Op) -> list[Value]:
-    """The operands that are tiles."""
+    """Return the operands that are tiles."""
     return [v for v in op.operands if shape_of(v.type)]

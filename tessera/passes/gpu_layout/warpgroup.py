@@ -1,18 +1,18 @@
-"""Dots on matrix instructions of warpgroups (four warps), which read their operands from shared memory themselves.
+"""Lowers dots to matrix instructions of warpgroups (four warps), which read their operands from shared memory.
 
     %d = dot %a, %b, %c      →      %dl = wgmma %as, %bs, %cl        %as, %bs: swizzled shared memory
 
-The first operand may come through registers: one that was computed there (the weights of attention) stays there.
-Only 16-bit elements may lie in shared memory in any order; of others the instruction reads rows along K. An
-operand that lies along M or N then comes through registers, too, as the first one:
+The first operand may come from registers: one that was computed there (the weights of attention) stays there.
+Only 16-bit elements may be in shared memory in either order; of other types the instruction reads rows along K. An
+operand that is contiguous along M or N then also comes from registers, as the first one:
 
     a along K,  b along N                 dᵀ = bᵀ aᵀ: wgmma {transposed} %as, (local_load %bs), %cl
     a along M,  b along K                 wgmma (local_load %as), %bs, %cl
-    a along M,  b along N                 one of the two: the smaller operand goes through registers to a buffer along K
+        a along M,  b along N                 either: the smaller operand goes through registers to a buffer along K
 
-Which rows of the tile the instruction's rows are is chosen so that these reads meet no bank conflicts (layout/mma.py).
-Every MMA waits for its result here; the pipeline lets the MMAs of a loop run on into the next iteration where
-it can."""
+The rows of the tile that become rows of the instruction are chosen so that these reads have no bank conflicts
+(layout/mma.py). Here every MMA waits for its result; the pipeline lets the MMAs of a loop run on into the next
+iteration where it can."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ ACC_REG32 = (
 INSTRUCTION_WORK = (
     26  # registers that ptxas wants beside those of the accumulators of one instruction
 )
-MOST_GROUPS = 4  # of a program that a role may load for
+MOST_GROUPS = 4  # warpgroups up to which a CTA may get a producer
 GRAIN = 8  # registers of a thread come in multiples
 SWIZZLES = (128, 64, 32)
-NEAR = 4  # bits of a column: the results of a warp that are side by side stay so when these change places
+NEAR = 4  # bits of a column whose permutation keeps adjacent results of a warp adjacent
 Rows = tuple[int, ...]
 
 
 def use_warpgroups(op: DotOp, facts: GpuFacts, num_warps: int, chained: bool) -> bool:
-    """Replace the dot if an instruction of warpgroups serves it. `chained`: its operands or its result are those of
-    other MMAs, whose rows are the same."""
+    """Replace the dot if an instruction of warpgroups can do it. `chained`: its operands or its result are those of
+    other MMAs, which must use the same rows."""
     if num_warps % WARPS or len(shape_of(op.acc.type)) != 2:
         return False
     found = [
@@ -77,8 +77,8 @@ def use_warpgroups(op: DotOp, facts: GpuFacts, num_warps: int, chained: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a dot is computed: by which row, whether as dᵀ = bᵀ aᵀ, over how many warpgroups along rows and columns;
-    how many bytes the second operand has if it has to be transposed first."""
+    """How a dot is computed: by which row, whether as dᵀ = bᵀ aᵀ, and over how many warpgroups along rows and columns;
+    and the bytes of the second operand if it must be transposed first."""
 
     row: WgmmaRow
     transposed: bool
@@ -110,20 +110,20 @@ def _plan(op: DotOp, facts: GpuFacts, groups: int, transposed: bool) -> Plan | N
 
 
 def _registers(facts: GpuFacts, groups: int) -> int:
-    """Registers of each thread beside a group of four warps that loads, which larger CTAs than that do without."""
+    """Return the registers of each thread, beside a producer of four warps if the CTA is small enough for one."""
     groups += groups <= MOST_GROUPS
     return facts.register_file // (groups * WARPS * facts.warp_size) // GRAIN * GRAIN
 
 
 def _warpgroups(rows: int, groups: int) -> tuple[int, int]:
-    """(along M, along N): each group has 64 rows at least."""
+    """Return the warpgroups (along M, along N), each with at least 64 rows."""
     along_m = min(groups, rows // ROWS)
     return along_m, groups // along_m
 
 
 class _Operand:
-    """One operand of a dot: `depth` is its dimension K, `order` that in which it is, or would be, in shared memory.
-    `is_transposed`: the transpose of a tile that threads hold, which is written as it is and read transposed."""
+    """One operand of a dot: `depth` is its dimension K, `order` its order in shared memory, where it is or would be.
+    `is_transposed`: it is the transpose of a tile in registers, which is written as it is and read transposed."""
 
     def __init__(self, v: Value, depth: int):
         self.value, self.depth = v, depth
@@ -143,7 +143,7 @@ class _Operand:
         return self.order[0] == self.depth or row.transposable
 
     def fits(self, parts: int) -> bool:
-        """Whether rows fill a swizzle, and parts of the tile for several warpgroups begin at whole rows of it."""
+        """Whether rows fill a swizzle, and the parts for several warpgroups begin at whole rows of the swizzle."""
         bits = self.elem.storage_bits
         width = widest_swizzle(self.shape, self.order, bits)
         if width not in SWIZZLES or self.shape[self.order[1]] < 8:
@@ -153,7 +153,7 @@ class _Operand:
         )
 
     def shared(self, b: Builder) -> Value:
-        """A view of it in shared memory in the swizzle of the hardware."""
+        """Return a view of it in shared memory in the hardware's swizzle."""
         if isinstance(self.source.op, TileLoad):
             layout = _swizzled(self.source.type, memory_order(self.source.op))
             return shared_view(self.source.op, self.orders, layout)
@@ -164,14 +164,14 @@ class _Operand:
     def stored(
         self, b: Builder, tile: Value, order: tuple[int, ...], orders: tuple[Rows, ...] = ((), ())
     ) -> Value:
-        """A buffer filled with a tile that threads hold; `orders`: those of its rows and columns there."""
+        """Return a buffer filled with a tile from registers; `orders` are those of its rows and columns there."""
         layout = reordered(_swizzled(tile.type, order), orders)
         shared = SharedType(tile.type.shape, tile.type.elem, layout)
         return b.emit(LocalAllocOp(tile, results=[shared], names=[tile.name]))
 
 
 class _Rewriting:
-    """The rewriting of one dot."""
+    """Rewrites one dot."""
 
     def __init__(self, op: DotOp, plan: Plan):
         self.op, self.plan, self.row = op, plan, plan.row
@@ -208,7 +208,7 @@ class _Rewriting:
         return t.with_layout(layout.trans((1, 0)) if self.plan.transposed else layout)
 
     def _left(self) -> tuple[Value, tuple[int, ...]]:
-        """The first operand, and which rows of the tile are rows of the instruction."""
+        """Return the first operand, and which rows of the tile are rows of the instruction."""
         v = self.left
         if v.loaded and v.direct(self.row):
             return v.shared(self.b), ()
@@ -227,7 +227,7 @@ class _Rewriting:
         return operand_rows(layout if v.depth == 1 else layout.trans((1, 0)), v.elem.storage_bits)
 
     def _held(self, v: _Operand, rows: tuple[int, ...]) -> LinearLayout:
-        """The layout of an operand as the first one in registers."""
+        """Return the layout of an operand that is the first one, in registers."""
         shape: Any = v.shape if v.depth == 1 else (v.shape[1], v.shape[0])
         along_m, along_n = self.plan.warpgroups
         layout = wgmma_operand_a(
@@ -236,7 +236,7 @@ class _Rewriting:
         return layout if v.depth == 1 else layout.trans((1, 0))
 
     def _choose_orders(self) -> None:
-        """Both operands are read to registers: K and the columns go in the order in which that is best done."""
+        """If both operands are read to registers, choose the order of K and of the columns that suits these reads."""
         left, right = self.left, self.right
         if not left.loaded or left.direct(self.row) or right.shape[1 - right.depth] < ROWS:
             return
@@ -248,7 +248,7 @@ class _Rewriting:
             self.columns = columns
 
     def _transposed(self) -> Value:
-        """The second operand along K: read as if it were the first one, and written to a second buffer."""
+        """Read the second operand to registers as if it were the first, and write it to another buffer along K."""
         v, tile = self.right, self.right.value
         shape: Any = v.shape if v.depth == 1 else (v.shape[1], v.shape[0])
         if shape[0] >= ROWS:

@@ -1,4 +1,4 @@
-"""Computes in fp32 what is computed of 8-bit floats, which GPUs only store and multiply as matrices.
+"""Computes arithmetic on 8-bit floats in fp32, since GPUs only store such floats and multiply matrices of them.
 
 %c = add %a, %b : fp8e5      →      %x = cast %a : fp32
                                     %y = cast %b : fp32
@@ -12,7 +12,7 @@ from tessera.dtypes import dtype, float32
 from tessera.ir import Builder, Module, Op, Value, elem_of, pass_, with_elem
 from tessera.ops import arith
 
-MOVES = (arith.CastOp, arith.BitcastOp, arith.SelectOp, arith.HintOp)  # these look at bits only
+MOVES = (arith.CastOp, arith.BitcastOp, arith.SelectOp, arith.HintOp)  # these only copy bits
 
 
 def _is_float8(v: Value) -> bool:

@@ -1,1 +1,1 @@
-"""Order matrix instructions on a GPU: chains over iterations, asynchronous MMA, loops split at a condition."""
+"""Order matrix instructions on a GPU: chains across iterations, asynchronous MMAs, loops split at a condition."""

@@ -10,7 +10,7 @@ from tessera.passes.neutral.loops import only_accumulates
 
 
 def async_accumulation(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
-    """The one MMA of a loop, if it only adds up from iteration to iteration, on operands that come through
+    """Return the one MMA of a loop, if it only accumulates from iteration to iteration, on operands that come through
     rings (allocations that become rings) or a ring of buffers."""
     mmas = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
     if not is_enabled("mma-across-iterations"):
@@ -26,7 +26,7 @@ def async_accumulation(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
 
 
 def _alloc_of(v: Value) -> Op | None:
-    """The allocation that an operand is a view of, or was read from for this MMA alone."""
+    """Return the allocation that an operand is a view of, or was loaded from for this MMA alone."""
     if isinstance(v.op, LocalLoadOp) and len(v.uses) == 1:
         v = v.op.shared
     return buffer_of(v).op

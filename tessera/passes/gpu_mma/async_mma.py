@@ -1,4 +1,4 @@
-"""Lets MMAs of warpgroups run on until somebody looks at their results.
+"""Makes MMAs of warpgroups asynchronous until their results are used.
 
     %s = wgmma %q, %k, 0                   %s0 = wgmma %q, %k, 0 {asynchronous}
     %o = wgmma %p, %v, %x           →      %o0 = wgmma %p, %v, %x {asynchronous}
@@ -7,9 +7,9 @@
                                            %o = wgmma_wait %o0, [%p, %v] {pending=0}
                                            use %o
 
-MMAs finish in the order in which they were started; a wait names how many later ones may still run, and holds
-the operands, so that nothing writes to their registers or buffers before. MMAs whose operands are there
-already start first, in program order: those that only need shared memory go up to the wait that fills it."""
+MMAs finish in the order in which they were started; a wait states how many later ones may still run, and holds
+the operands, so that nothing overwrites their registers or buffers before. MMAs whose operands are ready start
+first, in program order: those that only need shared memory move up to the wait that fills it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LIMITS = (
     IfOp,
     CallOp,
 )
-# Registers of all results of a block beyond which its MMAs stay where they are (tools/fit).
+# Registers of all MMA results of a block above which its MMAs are not moved up (tools/fit).
 HOISTED_REG32 = 208
 
 
@@ -105,7 +105,7 @@ def _start_early(block: Block, mmas: Sequence[WgmmaOp]) -> None:
 
 
 def _end_ping_pong_early(block: Block) -> None:
-    """The next warpgroup may go as soon as the MMAs of this one are started."""
+    """Let the next warpgroup go as soon as the MMAs of this one are started."""
     last: Op | None = None
     for op in list(block):
         if isinstance(op, WgmmaOp):
@@ -117,7 +117,7 @@ def _end_ping_pong_early(block: Block) -> None:
 
 
 def _views(mma: WgmmaOp) -> list[Op]:
-    """The ops of the block that name the MMA's shared operands, in order."""
+    """Return the ops of the block that are views of the MMA's shared operands, in order."""
     found: dict[Op, None] = {}
     for v in mma.operands:
         chain: list[Op] = []
@@ -129,7 +129,7 @@ def _views(mma: WgmmaOp) -> list[Op]:
 
 
 def _latest_need(mma: WgmmaOp) -> Op | None:
-    """The last op before the MMA that must stay before it."""
+    """Return the last op before the MMA that must stay before it."""
     views = _views(mma)
     needs = {v.op for op in (*views, mma) for v in op.operands} - set(views)
     op = mma.prev
@@ -144,8 +144,8 @@ def _latest_need(mma: WgmmaOp) -> Op | None:
 
 # --- waiting late -------------------------------------------------------------------------------------------
 class _Waits:
-    """One walk through a block; `in_flight`: MMAs since its start that nobody has waited for, `started`: how
-    many there were before each."""
+    """One walk through a block. `in_flight`: MMAs that nothing has waited for, with the number `started` before
+    each."""
 
     def __init__(self, block: Block):
         self.block = block
@@ -188,7 +188,7 @@ class _Waits:
         return any(_overwrites(op, v) or op in _successors(v) for v in self.held[mma])
 
     def _wait(self, op: Op, mma: WgmmaOp) -> None:
-        """MMAs that were started before `mma` are then finished, too: ptxas wants no further waits for them."""
+        """Insert waits. They also finish MMAs started before `mma`, which ptxas then needs no instructions for."""
         number = self.in_flight[mma]
         pending = self.started - number - 1
         older = [x for x, n in self.in_flight.items() if n < number]
@@ -205,8 +205,8 @@ class _Waits:
 
 
 def _give_back_early(block: Block) -> None:
-    """Buffers are free as soon as nobody reads them any more. A read to registers is done when somebody computes with
-    them: before that it may be on its way."""
+    """Release buffers as soon as nothing reads them. A load to registers is complete once something computes with its
+    result; until then it may be under way."""
     place = {op: i for i, op in enumerate(block)}
     for arrive in [op for op in place if isinstance(op, MbarrierArriveOp) and op.released]:
         needs = [v.op for v in arrive.operands if v.op in place]
@@ -226,7 +226,7 @@ def _give_back_early(block: Block) -> None:
 
 
 def _await_reads(arrive: MbarrierArriveOp) -> None:
-    """In place of a fence, wait for what was read to come to registers."""
+    """Instead of a fence, wait until loaded values are in registers."""
     loads = _plain_reads(arrive)
     if loads is not None and apply("awaited-reads", arrive):
         after = [
@@ -237,8 +237,8 @@ def _await_reads(arrive: MbarrierArriveOp) -> None:
 
 
 def _plain_reads(arrive: MbarrierArriveOp) -> list[LocalLoadOp] | None:
-    """The loads to registers of what `arrive` gives back; None if they do not all stand before it, or if there are
-    other reads than MMAs."""
+    """Return the loads to registers from the buffers that `arrive` releases; None if not all come before it, or if
+    there are readers other than loads and MMAs."""
     plain = [
         user
         for view in arrive.released
@@ -250,8 +250,8 @@ def _plain_reads(arrive: MbarrierArriveOp) -> list[LocalLoadOp] | None:
 
 
 def _settled(arrive: MbarrierArriveOp, last: Op, place: dict[Op, int]) -> Op:
-    """The first op, from `last` on, by which all that was read has come to registers because it was needed there;
-    `last` if no op before `arrive` is. A buffer that is free a little later costs less than waiting for its values."""
+    """Return the first op, from `last` on, that needed every loaded value in registers; `last` if there is no such op
+    before `arrive`. Releasing a buffer a little later costs less than waiting for its values."""
     found = last
     for load in _plain_reads(arrive) or ():
         needing = [op for op in _needing(load.result) if place.get(op, len(place)) < place[arrive]]
@@ -262,9 +262,9 @@ def _settled(arrive: MbarrierArriveOp, last: Op, place: dict[Op, int]) -> Op:
 
 
 def _needing(v: Value) -> Iterator[Op]:
-    """What needs all registers of a tile, by arithmetic or without, and is not overtaken by arrivals: MMAs of
-    warpgroups and writes to shared memory. The parts of an MMA come in order, and each reads its own registers
-    of an operand: all of them have come when the last part is there."""
+    """Yield the ops that need all registers of a tile, directly or through arithmetic, and that arrivals do not pass:
+    MMAs of warpgroups and writes to shared memory. The parts of an MMA run in order, and each reads its own registers
+    of an operand: the last part needs them all."""
     for user in v.users():
         if isinstance(user, WgmmaOp | LocalStoreOp | LocalAllocOp):
             if not _reads_in_part(user, v):
@@ -276,7 +276,7 @@ def _needing(v: Value) -> Iterator[Op]:
 
 
 def _reads_in_part(user: Op, v: Value) -> bool:
-    """Whether an MMA reads only registers of `v` that stand before its last ones."""
+    """Whether an MMA reads `v` only in part, without its last registers."""
     if not isinstance(user, WgmmaOp) or user.acc is v:
         return False
     index, parts = user.part
@@ -284,7 +284,7 @@ def _reads_in_part(user: Op, v: Value) -> bool:
 
 
 def _is_before(op: Op, other: Op) -> bool:
-    """Whether an op of the same block stands before another one."""
+    """Whether an op comes before another one of the same block."""
     following = op.next
     while following is not None and following is not other:
         following = following.next
@@ -292,7 +292,7 @@ def _is_before(op: Op, other: Op) -> bool:
 
 
 def _computing(v: Value) -> list[Op]:
-    """The ops that compute with a tile, also behind views, which only name its registers in another order."""
+    """Return the ops that compute with a tile, also through views, which only rename its registers."""
     found: list[Op] = []
     for user in v.users():
         found.append(user)
@@ -309,7 +309,7 @@ def _readers(view: Value) -> list[Op]:
 
 
 def _at_level(op: Op, block: Block) -> Op | None:
-    """The op of the block that `op` is in."""
+    """Return the op of the block that contains `op`."""
     found: Op | None = op
     while found is not None and found.parent is not block:
         found = found.parent_op()
@@ -321,7 +321,7 @@ def _only_adds(op: WgmmaOp, mma: WgmmaOp) -> bool:
 
 
 def _successors(operand: Value) -> set[Op]:
-    """What makes the next iteration's value of a carried operand: it may take the same registers."""
+    """Return the ops that make the next iteration's value of a carried operand, which may reuse its registers."""
     block = operand.block
     if operand.op is not None or block is None or not isinstance(block.parent, ForOp):
         return set()
@@ -336,7 +336,7 @@ def _successors(operand: Value) -> set[Op]:
 
 
 def _overwrites(op: Op, operand: Value) -> bool:
-    """Whether an op writes to the shared memory of an operand, or gives it to somebody who does."""
+    """Whether an op writes to the shared memory of an operand, or releases it to a writer."""
     if isinstance(operand.type, SharedType) and isinstance(op, MbarrierArriveOp):
         return any(_place(v)[0] is _place(operand)[0] for v in op.released)
     if not isinstance(operand.type, SharedType) or not isinstance(op, LocalStoreOp | AsyncCopyOp):
@@ -349,7 +349,7 @@ def _overwrites(op: Op, operand: Value) -> bool:
 
 
 def _place(view: Value) -> tuple[Op | None, tuple[str, int] | None]:
-    """Find what a view shows: the allocation, and the buffer of the ring by its number or by its distance from this
+    """Return what a view shows: the allocation, and the buffer of the ring by its number or by its distance from this
     iteration's."""
     buffer: tuple[str, int] | None = None
     op = view.op

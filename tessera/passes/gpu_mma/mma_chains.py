@@ -1,4 +1,4 @@
-"""Shifts the last MMA of a chain by one iteration, so that it runs while the next iteration's first results are used.
+"""Shifts the last MMA of a chain by one iteration, so that it overlaps work on the next iteration's first results.
 
     for j:                                   if at least one iteration:
       s = k[j] @ q                             s = k[0] @ q;  p = f(s);  x = h(acc)
@@ -9,10 +9,10 @@
                                                  x = h(acc)
                                                acc = x + p @ v[last]
 
-An MMA is *shifted* by one iteration in this way when it adds up in the loop, its first operand comes through
-registers from another MMA of the same iteration, and nothing but its own next step looks at the sum. Its
-buffers of shared memory are then read one iteration later, so the ring of the pipeline runs one iteration less
-ahead. `h(acc)` and what makes `p` narrow move to the end of the iteration, behind the wait for the sum."""
+An MMA is *shifted* by one iteration in this way if it accumulates in the loop, its first operand comes through
+registers from another MMA of the same iteration, and only its own next step uses the sum. Its buffers in shared
+memory are then read one iteration later, so the pipeline's copies run one iteration less ahead. `h(acc)` and the cast
+that narrows `p` move to the end of the iteration, after the wait for the sum."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tessera.passes.neutral.loops import iteration
 
 @dataclass(frozen=True, slots=True)
 class Shifted:
-    """An MMA to shift by one iteration, and the number of the value that carries its sum."""
+    """An MMA to shift by one iteration, and the index of the carried value that holds its sum."""
 
     mma: ops.WgmmaOp
     number: int
@@ -40,9 +40,9 @@ class Shifted:
 
 # --- what can be shifted ------------------------------------------------------------------------------------
 def shiftable(loop: ops.ForOp, rings: set[Op], limit: int) -> list[Shifted]:
-    """The MMAs of a loop that may be shifted by one iteration. `rings`: allocations that become rings; operands in
-    other shared memory must not change in the loop. `limit`: registers of 32 bits of a thread for results and operands
-    of MMAs beyond which nothing is shifted."""
+    """Return the MMAs of a loop that may be shifted by one iteration. `rings`: allocations that become rings; operands
+    in other shared memory must not change in the loop. `limit`: nothing is shifted if results and operands of MMAs take
+    more registers (of 32 bits) of a thread."""
     step = constant_of(loop.step)
     if step is None or step <= 0 or not is_enabled("mma-chains"):
         return []
@@ -61,8 +61,8 @@ def shiftable(loop: ops.ForOp, rings: set[Op], limit: int) -> list[Shifted]:
 
 
 def _sum_number(loop: ops.ForOp, op: ops.WgmmaOp) -> int | None:
-    """The number of the carried value that the result of `op` is, if only the next `op` uses it, after pointwise
-    work."""
+    """Return the index of the carried value that the result of `op` becomes, if only the next `op` uses it, after
+    pointwise work."""
     uses = list(op.result.uses)
     if len(uses) != 1 or uses[0][0] is not loop.body.terminator:
         return None
@@ -84,7 +84,7 @@ def _is_light(op: Op) -> bool:
 
 
 def _source_mmas(v: Value, loop: ops.ForOp) -> set[ops.WgmmaOp]:
-    """The MMAs of the same iteration that `v` is made from."""
+    """Return the MMAs of the same iteration that `v` is computed from."""
     found: set[ops.WgmmaOp] = set()
     seen: set[Value] = set()
     work = [v]
@@ -121,9 +121,9 @@ def shift_stage(
     moved: Sequence[Op],
     ping_pong_reg32: int | None = None,
 ) -> None:
-    """Shift MMAs of a loop whose rings are made. `moved`: all ops that come with them, in order: the MMAs,
-    what waits for their buffers, names them and gives them back. `ping_pong_reg32`: registers of an iteration's results
-    from which warpgroups play ping-pong."""
+    """Shift MMAs of a loop that already has its rings. `moved`: all ops that move with them, in order: the MMAs, the
+    waits for their buffers, the views and the releases. `ping_pong_reg32`: warpgroups ping-pong if an iteration's
+    results take at least this many registers."""
     before = Builder.before_op(loop)
     runs = before.emit(ops.CmpOp(loop.lb, loop.ub, predicate="lt"))
     types, names = [r.type for r in loop.results], [r.name for r in loop.results]
@@ -145,7 +145,7 @@ def shift_stage(
 
 
 def shifted_view(b: Builder, view: Value, root: Value) -> Value:
-    """The same view (transposes) of another buffer."""
+    """Return the same view (transposes) of another buffer."""
     op = view.op
     if not isinstance(op, ops.LocalTransOp):
         return root
@@ -153,7 +153,7 @@ def shifted_view(b: Builder, view: Value, root: Value) -> Value:
 
 
 def drop_view(view: Value) -> None:
-    """Erase what made a view that nobody uses any more."""
+    """Erase the ops of a view that has no uses left."""
     while isinstance(view.op, ops.SharedView) and not view.uses:
         op = view.op
         view = op.operands[0]
@@ -161,7 +161,7 @@ def drop_view(view: Value) -> None:
 
 
 def _handed(loop: ops.ForOp, shifted: Sequence[Shifted]) -> list[Value]:
-    """The values that an iteration hands on: sums before their last MMA, then operands of that MMA."""
+    """Return the values that an iteration passes on: sums before their last MMA, then operands of that MMA."""
     handed = list(loop.body.terminator.operands)
     for d in shifted:
         handed[d.number] = d.mma.acc
@@ -171,7 +171,7 @@ def _handed(loop: ops.ForOp, shifted: Sequence[Shifted]) -> list[Value]:
 def _first_iteration(
     b: Builder, loop: ops.ForOp, shifted: Sequence[Shifted], moved: set[Op]
 ) -> list[Value]:
-    """Emit the first iteration, without the shifted ops; gives what it hands to the second."""
+    """Emit the first iteration, without the shifted ops. Return what it passes to the second."""
     mapping = iteration(b, loop, loop.lb, loop.inits, without=moved)
     handed = _handed(loop, shifted)
     count = len(loop.carried)
@@ -187,7 +187,7 @@ def _other_iterations(
     inits: list[Value],
     ping_pong: bool,
 ) -> tuple[ops.ForOp, list[Op]]:
-    """Emit the loop of the other iterations, each with the shifted ops of the one before. Gives the loop and these
+    """Emit the loop of the other iterations, each with the shifted ops of the one before. Return the loop and these
     ops."""
     body = loop.body
     for d in shifted:
@@ -198,7 +198,7 @@ def _other_iterations(
     waits = [op for op in _until_mma(body) if _awaits_data(op) and op not in moved]
     at: Op = _last_source(loop, shifted)
     placed: list[Op] = []
-    behind = False  # the last MMA: what follows stays at the end
+    behind = False  # after the last MMA: what follows stays at the end
     for op in moved:
         new = op
         if not behind:
@@ -224,7 +224,7 @@ def _other_iterations(
 
 
 def _shifted_mma(loop: ops.ForOp, d: Shifted) -> ops.WgmmaOp:
-    """The MMA of the iteration before, on an operand that is carried over."""
+    """Return the MMA of the previous iteration, on an operand that is carried over."""
     held = loop.body.add_arg(d.mma.a.type, d.mma.a.name)
     carried = loop.carried[d.number]
     users = list(carried.uses)
@@ -249,7 +249,7 @@ def _awaits_data(op: Op) -> bool:
 def _last_mmas(
     b: Builder, others: ops.ForOp, shifted: Sequence[Shifted], moved: Sequence[Op]
 ) -> list[Value]:
-    """The shifted ops of the last iteration; all results."""
+    """Emit the shifted ops of the last iteration, and return all results."""
     mapping = dict(zip(others.carried, others.results, strict=True))
     for op in moved:
         copy = b.insert(op.clone(mapping))
@@ -270,14 +270,14 @@ def _mmas(found: Sequence[Op]) -> list[ops.WgmmaOp]:
 
 
 def _worth_ping_pong(loop: ops.ForOp, least: int) -> bool:
-    """Ping-pong wins where MMAs are long and iterations alike: those with a branch in the iteration lose."""
+    """Whether ping-pong pays: where MMAs are long and iterations alike, but not with a branch in the iteration."""
     mmas = [op for op in loop.body if isinstance(op, ops.WgmmaOp)]
     even = all(flip_of(op, loop) is not None for op in loop.body if isinstance(op, ops.IfOp))
     return even and _reg32(mmas, []) >= least
 
 
 def _last_source(loop: ops.ForOp, shifted: Sequence[Shifted]) -> Op:
-    """The last MMA that is made of no other MMA of its iteration."""
+    """Return the last MMA that depends on no other MMA of its iteration."""
     moved = {d.mma for d in shifted}
     found = [
         op
@@ -290,7 +290,7 @@ def _last_source(loop: ops.ForOp, shifted: Sequence[Shifted]) -> Op:
 
 
 def _sink_step(loop: ops.ForOp, d: Shifted) -> None:
-    """Move what is done to the carried sum before the MMA to the end of the iteration."""
+    """Move work on the carried sum before the MMA to the end of the iteration."""
     reached = {loop.carried[d.number]}
     for op in list(loop.body):
         if op is not d.mma and not op.terminator and any(v in reached for v in op.operands):
@@ -299,7 +299,7 @@ def _sink_step(loop: ops.ForOp, d: Shifted) -> None:
 
 
 def _sink_narrowing(d: Shifted, end: Op) -> None:
-    """Move the cast that makes the first operand narrow to the end: it may then take its old registers."""
+    """Move the narrowing cast of the first operand to the end, where it may reuse the operand's registers."""
     chain: list[Op] = []
     v = d.mma.a
     while (op := v.op) is not None and isinstance(op, ops.CastOp | ops.ConvertLayoutOp):

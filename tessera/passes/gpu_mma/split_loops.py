@@ -6,9 +6,9 @@
         mask                            for i in %m..ub by s:
       ...                                 ...; mask; ...
 
-Values that are carried around go from the first loop into the second, MMAs that are shifted by an iteration among them.
-Without a branch the code of an iteration is one block, in which the assembler mixes the work on results with MMAs.
-A comparison flips once if one side is the induction variable plus a constant, and the other one does not change."""
+Carried values, those of shifted MMAs among them, go from the first loop into the second. Without a branch the code of
+an iteration is one basic block, in which the assembler can interleave work on results with MMAs.
+A comparison flips once if one side is the induction variable plus a constant, and the other side is invariant."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """`condition` is `first` as long as the induction variable is less than `limit` + `more`, and then not."""
+    """`condition` is `first` as long as the induction variable is less than `limit` + `more`, and `not first` after."""
 
     condition: Value
     first: bool
@@ -56,7 +56,7 @@ def split_loops(module: Module) -> None:
 
 
 def flip_of(branch: ops.IfOp, loop: ops.ForOp) -> Flip | None:
-    """Where the branch's condition flips, if it does so once."""
+    """Return where the branch's condition flips, if it does so once."""
     cmp, step = branch.condition.op, constant_of(loop.step)
     if not isinstance(cmp, ops.CmpOp) or cmp.parent is not loop.body or step is None or step <= 0:
         return None
@@ -74,7 +74,7 @@ def flip_of(branch: ops.IfOp, loop: ops.ForOp) -> Flip | None:
             and not defined_inside(fixed, loop)
             and predicate in MIRRORED
         ):
-            # A sum that wrapped around would flip again; but then the loop's next step would, too.
+            # A sum that wrapped around would flip again, but then the loop's next step would wrap, too.
             first = predicate in ("lt", "le")
             after = predicate in ("gt", "le")  # i + c > w or not i + c <= w: i >= w - c + 1
             return Flip(cmp.result, first, fixed, after - plus)
@@ -82,7 +82,7 @@ def flip_of(branch: ops.IfOp, loop: ops.ForOp) -> Flip | None:
 
 
 def _distance(v: Value, loop: ops.ForOp) -> int | None:
-    """How far `v` is from the induction variable."""
+    """Return the constant difference of `v` and the induction variable."""
     if v is loop.induction:
         return 0
     if not isinstance(v.op, ops.AddOp):
@@ -105,7 +105,7 @@ def _split(loop: ops.ForOp, flip: Flip) -> None:
 
 
 def _middle(b: Builder, loop: ops.ForOp, flip: Flip) -> Value:
-    """The first value of the induction variable from the flip on, or the loop's end if that comes first."""
+    """Return the induction variable's first value from the flip on, or the loop's end if that comes first."""
     first, last, limit = (cast(b, v, int64) for v in (loop.lb, loop.ub, flip.limit))
     step = constant_of(loop.step)
     assert step is not None

@@ -1,1 +1,1 @@
-"""Move data on a GPU: tensor maps, asynchronous copies ahead of their use, shared memory and its barriers."""
+"""Move data on a GPU: tensor maps, asynchronous copies ahead of use, shared memory and its barriers."""

@@ -1,4 +1,4 @@
-"""Writes the places of buffers and scratch in shared memory into the IR, and refuses kernels that need too much."""
+"""Writes the offsets of buffers and scratch in shared memory into the IR, and refuses kernels that need too much."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Inserts barriers where threads could meet in shared memory: a write and another access to the same bytes.
+"""Inserts barriers where threads could race in shared memory: a write and another access to the same bytes.
 
-The pass follows the program with the list of accesses since all threads last met. Before an op that conflicts
-with one of them it puts a barrier. Loops are followed until the list at their entry stays the same, branches
+The pass walks through the program with the set of accesses since the last barrier. Before an op that conflicts
+with one of them it inserts a barrier. Loops are walked until the set at their entry no longer grows, and branches
 are joined.
 
-Rings: a `local_index` with attribute `slot` = s stands, in iteration i of its loop, for buffer (i + s) mod
-stages. Two accesses of one iteration with different s meet no bytes; going round the loop, s becomes s - 1. So
+Rings: in iteration i of its loop, a `local_index` with attribute `slot` = s names buffer (i + s) mod stages. Two
+accesses of one iteration with different s touch different bytes; from one iteration to the next, s becomes s - 1. So
 with three stages,
 
     async_wait                  a barrier
@@ -14,9 +14,9 @@ with three stages,
 
 needs no other barrier.
 
-Instructions of warpgroups see shared memory through another path than stores and copies: where one may follow,
-barriers get the attribute `proxy`, and each thread makes its writes visible to that path before it arrives. Threads
-also meet in ops that exchange data through scratch; these show nothing to the other path."""
+Instructions of warpgroups and the TMA unit access shared memory through the asynchronous proxy, stores and other
+copies through the generic one. Where the former may follow, barriers get the attribute `proxy`: each thread fences
+its writes before it arrives. Ops that exchange data through scratch synchronise threads, too, but do not fence."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ THROUGH_DESCRIPTORS = (ops.WgmmaOp, ops.TensorCopyOp, ops.DescriptorLoadOp, ops.
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """An access to the bytes low..high-1; `ring`: (loop, slot, stages) of a ring's buffer in that loop's
-    iteration; `own_barriers`: the ring, if its users wait for each other by themselves. `across`: by an instruction
-    that sees memory through the other path; `met`: threads have met since, but without a fence between it and
-    their own accesses."""
+    """An access to the bytes low..high-1. `ring`: (loop, slot, stages) of a ring's buffer in that loop's iteration.
+    `own_barriers`: the ring, if its users synchronise by themselves. `across`: by an instruction that uses the
+    asynchronous proxy. `met`: threads have synchronised since, but without a fence after their own accesses."""
 
     low: int
     high: int
@@ -48,7 +47,7 @@ class Touch:
     met: bool = False
 
     def conflicts(self, other: Touch) -> bool:
-        """Whether a barrier must stand between this access and the `other` one before it."""
+        """Whether a barrier must be placed between this access and the earlier access `other`."""
         if other.met and not self.across:
             return False
         if not (self.write or other.write) or self.low >= other.high or other.low >= self.high:
@@ -66,7 +65,7 @@ State = frozenset[Touch]
 
 @pass_("barriers")
 def barriers(module: Module) -> None:
-    """Insert barriers where threads could meet in shared memory.
+    """Insert barriers where threads could race in shared memory.
 
     Takes: GPU IR with shared memory allocated.
     Gives: `barrier` in front of each access that conflicts with an earlier one since threads last met, with `proxy`
@@ -84,9 +83,9 @@ def barriers(module: Module) -> None:
 
 
 def _show_writes(block: Block, follows: bool) -> bool:
-    """Mark the barriers behind which `follows` an instruction that sees memory through the other path, or one follows
-    in the block. Whether there is one from the block's start on. What a producer copies has been read by then, or is
-    read by such an instruction that follows."""
+    """Mark the barriers after which an instruction uses the asynchronous proxy, in the block or, if `follows`, after
+    it. Return whether one follows the block's start. What a producer copies has been read by then, or is read by such
+    an instruction that follows."""
     op = block.last
     while op is not None:
         if isinstance(op, ops.BarrierOp | ops.AsyncWaitOp) and follows:
@@ -121,7 +120,7 @@ class _Barriers:
                 state = self.block(op.then, state) | self.block(op.orelse, state)
             elif isinstance(
                 op, ops.WarpSpecializeOp
-            ):  # the producer meets the others at its own barriers
+            ):  # the producer synchronises with the others by mbarriers
                 state = self.block(op.consumers, frozenset())
             else:
                 state = self._op(op, state)
@@ -164,21 +163,21 @@ class _Barriers:
             barrier = ops.BarrierOp(loc=op.loc)
             op.parent.insert_before(op, barrier)
             state = frozenset()
-        if isinstance(op, ops.DescriptorStoreOp):  # the bytes stay its own to the end
+        if isinstance(op, ops.DescriptorStoreOp):  # its bytes stay its own to the end
             return frozenset() if self._meets(op) else state
-        if "scratch" in op.attrs:  # the op lets all threads meet between writing and reading
-            # A read may still be under way then, for what comes by the other path.
+        if "scratch" in op.attrs:  # the op synchronises all threads between writing and reading
+            # An access through the other proxy may then still overlap a read.
             unseen = [replace(t, met=True) for t in state if not t.across]
             return frozenset([*[replace(t, write=False, across=False) for t in touches], *unseen])
         return state | frozenset(touches)
 
     def _meets(self, op: ops.DescriptorStoreOp) -> bool:
-        """Whether all threads meet in a store, not only those of each group."""
+        """Whether a store synchronises all threads, not only those of each group."""
         return staging(op, self.module.attrs["num_warps"]).groups == 0
 
     def _touches(self, op: Op) -> Iterable[Touch]:
         if isinstance(op, ops.DescriptorStoreOp) and is_in_loop(op):
-            return  # its bytes are its own, and it lets those meet before it writes that share them
+            return  # its own bytes: it synchronises before it writes any that it shares
         if "scratch" in op.attrs:
             low: int = op.attrs["scratch"]
             yield Touch(low, low + op.attrs["scratch_bytes"], True)
@@ -206,8 +205,8 @@ class _Barriers:
 
 
 def _touch(view: Value, write: bool) -> Touch:
-    """The bytes behind a view. A ring's buffer with a constant index is itself, others are the whole ring, told
-    apart by their slot."""
+    """Return the bytes of a view. A ring's buffer with a constant index is only itself; others are the whole ring,
+    distinguished by their slot."""
     ring: tuple[Op, int, int] | None = None
     buffer: int | None = None
     op = view.op

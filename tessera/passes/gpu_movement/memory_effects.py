@@ -1,4 +1,4 @@
-"""Tells what ops do to memory: whether they write, wait for other programs, or run before one another."""
+"""Tells what ops do to memory: whether they write, wait for other programs, or run before another op."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def writes(op: Op) -> bool:
 
 
 def waits_for_others(op: Op) -> bool:
-    """Whether a program may learn by an op what others have done."""
+    """Whether a program may observe through an op what other programs have done."""
     if isinstance(op, LoadOp):
         return op.volatile or op.cache == UNCACHED
     return isinstance(op, Atomic) and bool(op.result.uses)
 
 
 def precedes(op: Op, other: Op) -> bool:
-    """Whether an op may run before another one does: it stands before it, or in a loop around both."""
+    """Whether an op may run before another one: it comes first, or a loop contains both."""
     ways: dict[Block | None, Op] = {}
     x: Op | None = other
     while x is not None:

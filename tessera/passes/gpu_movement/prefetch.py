@@ -1,4 +1,4 @@
-"""Copies loads of later iterations ahead, in loops that only stream through memory, without registers for them.
+"""Prefetches loads of later iterations to shared memory, in loops that only stream, so that they take no registers.
 
     for i:                        each thread keeps a ring of its own in shared memory:
       %x = load %p, %mask             async_copy %p' -> ring[i' mod stages] where %mask', stages - 1 iterations ahead
@@ -6,10 +6,10 @@
                                       %x = local_load ring[i mod stages]
 
 A thread reads back only what it copied itself, so that no thread waits for another one. Shared memory holds the
-bytes in flight: enough of them to keep memory busy while the loop computes, at the price of no register.
+bytes in flight: enough to keep memory busy while the loop computes, without using registers.
 
-Loads must not pass stores that may write what they read. A loop with stores is left alone, unless its author asked
-for stages (`tl.range(num_stages=)`) and the stores go through other arguments than the loads."""
+Loads must not move before stores that may write what they read. A loop with stores is left alone, unless its author
+asked for stages (`tl.range(num_stages=)`) and the stores use other arguments than the loads."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from tessera.passes.gpu_layout.coalesce import access_width
 from tessera.passes.gpu_movement.software_pipeline import Pipeline
 from tessera.passes.gpu_movement.streams import Stream, fastest_dimension, slice_of
 
-COPY_BYTES = 16  # of one thread: smaller copies cost more than they hide
-PROGRAMS = 2  # of an SM that must still find room
+COPY_BYTES = 16  # by one thread: smaller copies cost more than they hide
+PROGRAMS = 2  # CTAs that must still fit on an SM
 
 
 @pass_("prefetch", optimization="prefetch", counts=True)
@@ -65,7 +65,7 @@ def prefetch(module: Module, facts: GpuFacts) -> None:
 
 
 def _is_simple(loop: ForOp) -> bool:
-    """One block that waits for nobody, multiplies no matrices, and stores only if its author asked for stages."""
+    """Whether a loop is one block without waits or matmuls that stores only if its author asked for stages."""
     for op in loop.body:
         if op.regions and any(isinstance(inner, ForOp | LoadOp | StoreOp) for inner in op.walk()):
             return False
@@ -94,7 +94,7 @@ def _prefetch(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int) -> 
 
 
 def _no_alias(base: Value | None, written: set[Value | None]) -> bool:
-    """Whether a load's argument is none of those that are written through, all of them known."""
+    """Whether a load's argument is none of those written through, all of which are known."""
     return not written or not (base is None or base in written or None in written)
 
 
@@ -109,7 +109,7 @@ def _bytes(op: LoadOp) -> int:
 def _slice(
     op: LoadOp, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts
 ) -> tuple[set[Op], set[int]] | None:
-    """What computes the addresses ahead, if each thread loads whole vectors that nobody else holds."""
+    """Return what computes the addresses ahead, if each thread loads whole vectors that no other thread holds."""
     t = op.result.type
     if op.volatile or not isinstance(t, TileType):
         return None
@@ -122,7 +122,7 @@ def _slice(
 
 
 def _vector(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> int:
-    """Elements of one copy."""
+    """Return the elements of one copy."""
     layout: LinearLayout = op.result.type.layout
     dim = fastest_dimension(layout)
     rank = len(layout.shape)
@@ -131,7 +131,7 @@ def _vector(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> int:
 
 
 def _through_ring(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> LocalAllocOp:
-    """Put a buffer of the threads' own between a load and its users; lanes follow each other by vectors."""
+    """Put a private buffer of the threads between a load and its users; lanes are adjacent, a vector each."""
     t = op.result.type
     layout: LinearLayout = t.layout
     bits = _vector(op, axis, facts).bit_length() - 1

@@ -1,4 +1,4 @@
-"""Pipelines loops: loads of later iterations travel to shared memory while this iteration computes.
+"""Pipelines loops: loads of later iterations are copied to shared memory while this iteration computes.
 
     for i:                         ring = local_alloc of `stages` buffers
       %t = load %p, %mask          stages - 1 times: async_copy %p' -> ring[s] where %mask' and i' < n; commit
@@ -8,12 +8,12 @@
                                      ... ring[i mod stages] ...
                                    async_wait (all)
 
-The address and the mask of a load, and what they are made of from one iteration to the next (its *slice*), must
-be pure: the slice is computed a second time, ahead; the copy that lags behind dies if nothing else uses it. The
-wait is a barrier too, and the only one that an iteration needs: the buffer written now was read last before it.
+The address and the mask of a load, and the values that they are computed from across iterations (its *slice*), must
+be pure: the slice is computed a second time, ahead; the original is removed if nothing else uses it. The
+wait is also a barrier, and the only one that an iteration needs: the buffer written after it was last read before it.
 
-An MMA of warpgroups that only adds up may run on while the next iteration begins. It then reads its buffer for
-one iteration more, so that the copies run one iteration less ahead; they are issued after it.
+An MMA of warpgroups that only accumulates may run on while the next iteration begins. It then reads its buffer for
+one more iteration, so that the copies run one iteration less ahead; they are issued after it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tessera.passes.gpu_movement.streams import Stream, stream_of
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import const, const32, set_yields, with_carried
 
-# Registers of MMAs up to which the last of a chain may be shifted by an iteration (tools/fit).
+# Registers of MMAs up to which the last MMA of a chain may be shifted by an iteration (tools/fit).
 CHAINED_REG32 = 208
 PING_PONG_REG32 = (
     128  # registers of an iteration's results from which warpgroups play ping-pong (tools/fit)
@@ -107,7 +107,7 @@ def software_pipeline(module: Module, facts: GpuFacts) -> None:
 
 
 def _beside(loop: ops.ForOp, streams: list[Stream], num_warps: int, facts: GpuFacts) -> int:
-    """Bytes of shared memory that the loop needs beside its rings."""
+    """Return the bytes of shared memory that the loop needs besides its rings."""
     rings: set[Op] = {s.alloc for s in streams}
     roots = [buffer_of(v).op for op in loop.walk() for v in (*op.operands, *op.results)]
     others = {op for op in roots if isinstance(op, ops.LocalAllocOp) and op not in rings}
@@ -118,11 +118,11 @@ def _beside(loop: ops.ForOp, streams: list[Stream], num_warps: int, facts: GpuFa
 def _stages(
     wanted: int, streams: list[Stream], facts: GpuFacts, room: int, running: bool, shifts: bool
 ) -> tuple[int, bool]:
-    """(as many stages as are wanted and fit into `room` bytes, 1 when there is nothing to do; whether MMAs may run
-    on, or be shifted by an iteration).
+    """Return the number of stages: as many as are wanted and fit into `room` bytes, or 1 if there is nothing to do;
+    and whether MMAs may run on, or be shifted by an iteration.
 
-    An MMA that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer
-    programs would then share an SM: then the copies run one iteration less ahead, or with three stages
+    An MMA that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer CTAs would
+    then fit on an SM: in that case the copies run one iteration less ahead, or with three stages
     the MMA waits."""
     if not streams:
         return 1, False
@@ -137,7 +137,7 @@ def _stages(
 
 
 class _RingBarriers:
-    """Counters instead of barriers: warpgroups drift apart, so that one multiplies while another one works on its
+    """mbarriers instead of CTA barriers: warpgroups drift apart, so that one multiplies while another one works on its
     results. `full`: a buffer's copies have landed; `free`: all warps have read it."""
 
     full: Value
@@ -160,9 +160,9 @@ class _RingBarriers:
 
 
 class Pipeline:
-    """The rewriting of one loop; `private`: rings of which each thread reads only what it copied itself."""
+    """Rewrites one loop; `private`: each thread reads only what it copied itself."""
 
-    shifted_slot: Value  # carried: the buffer of MMAs that are shifted by an iteration
+    shifted_slot: Value  # carried: the buffer of the shifted MMAs
     ring_barriers: _RingBarriers | None = None
 
     def __init__(
@@ -205,8 +205,7 @@ class Pipeline:
         return b.emit(alloc)
 
     def _prologue(self, b: Builder) -> tuple[list[Value], Value]:
-        """Copies for the first stages - 1 iterations; returns the carried values of the slice and the index
-        after them."""
+        """Copy for the first stages - 1 iterations. Return the slice's carried values and the index after them."""
         loop = self.loop
         values = [loop.inits[n] for n in self.carried]
         index = loop.lb
@@ -225,7 +224,7 @@ class Pipeline:
         slots: Sequence[Value],
         note: dict[str, Any],
     ) -> None:
-        """The slice for the iteration of `index`, and the copies of its loads as one group; `mapping` gains the
+        """Emit the slice for the iteration of `index`, and its loads' copies as one group; `mapping` gains the
         slice."""
         loop = self.loop
         mapping[loop.induction] = index
@@ -250,7 +249,7 @@ class Pipeline:
             b.insert(ops.AsyncCopyMbarrierArriveOp(self.ring_barriers.full, slots[0]))
 
     def _fill(self, b: Builder, load: ops.LoadOp, mapping: dict[Value, Value]) -> Value | None:
-        """What a copy writes where its mask is off; nothing for shared copies: they write zeros."""
+        """Return what a copy writes where its mask is false; None for shared copies, which write zeros."""
         if not self.private or load.mask is None:
             return None
         if load.other is not None:
@@ -258,7 +257,7 @@ class Pipeline:
         return const(b, zero_of(load.result.type.elem), load.result.type)
 
     def _body(self, inits: list[Value]) -> ops.ForOp:
-        """Wait, copies ahead, and the old body on the ring's buffers."""
+        """Emit the wait, the copies ahead, and the old body on the ring's buffers."""
         self.loop = loop = with_carried(self.loop, inits, num_stages=1)
         body, args = loop.body, loop.carried[-len(inits) :]
         (index, slot, last), ahead = args[:3], args[3:]
@@ -299,9 +298,9 @@ class Pipeline:
         return loop
 
     def _split_mma(self, last: ops.WgmmaOp) -> Builder:
-        """Where copies are issued: between two halves of the MMA. The first keeps the matrix unit busy while
-        they are, and no copy waits for the MMA of the iteration before. An operand that is read into registers is
-        read after the copies, while the MMA of the iteration before runs."""
+        """Return where copies are issued: between two halves of the MMA. The first half keeps the matrix unit busy
+        during the copies, and no copy waits for the MMA of the previous iteration. An operand read into registers is
+        read after the copies, while the MMA of the previous iteration runs."""
         if isinstance(last.left.op, ops.LocalLoadOp):
             return Builder.before_op(last.left.op)
         depth: int = last.b.type.shape[0] * last.b.type.elem.storage_bits
@@ -313,19 +312,19 @@ class Pipeline:
         return Builder.before_op(last)
 
     def _next_slot(self, b: Builder, slot: Value) -> Value:
-        """slot + 1, from the last one back to the first."""
+        """Return slot + 1, or the first slot after the last."""
         following = b.emit(ops.AddOp(slot, const32(b, 1)))
         wraps = b.emit(ops.CmpOp(following, const32(b, self.stages), predicate="eq"))
         return b.emit(ops.SelectOp(wraps, const32(b, 0), following))
 
     def _next_parity(self, b: Builder, slot: Value, parity: Value) -> Value:
-        """The parity of the next buffer's phase: the other one when the ring begins again."""
+        """Return the parity of the next buffer's phase, which flips when the ring begins again."""
         wraps = b.emit(ops.CmpOp(slot, const32(b, 0), predicate="eq"))
         return b.emit(ops.SelectOp(wraps, b.emit(ops.XorOp(parity, const32(b, 1))), parity))
 
     def shifted_ops(self, shifted: Sequence[Shifted]) -> list[Op]:
-        """The ops of the new loop that are to be shifted by an iteration, in order: MMAs, in front of each the ops that
-        name its buffer, behind all those that give the buffers back."""
+        """Return the ops of the new loop to shift by an iteration, in order: before each MMA the views of its buffer,
+        and after all MMAs the ops that release the buffers."""
         body, slot = self.shifted_slot.owner, self.shifted_slot
         assert isinstance(body, Block)
         before = set(body)
@@ -344,8 +343,7 @@ class Pipeline:
         return [op for op in body if op not in before or op in mmas]
 
     def _finish(self) -> None:
-        """Behind the loop, wait for the MMA that runs on and for copies that ran past the end: they still write their
-        zeros."""
+        """After the loop, wait for the MMA that runs on and for copies past the end, which still write zeros."""
         b = Builder.after_op(self.loop)
         if self.running is not None:
             self.running.pending = 1
@@ -358,8 +356,8 @@ class Pipeline:
 
 
 def _fill_late(loop: ops.ForOp) -> None:
-    """What fills other shared memory for the loop goes behind the loop's first copies, which then travel while the
-    loads that it waits for do."""
+    """Move code that fills other shared memory for the loop behind the loop's first copies, which then overlap the
+    loads that it waits for."""
     for op in list(_before(loop)):
         if (
             isinstance(op, ops.LocalAllocOp)
@@ -383,7 +381,7 @@ def _before(loop: ops.ForOp) -> list[Op]:
 
 
 def _family(alloc: ops.LocalAllocOp) -> list[Op]:
-    """An allocation and its views outside of loops, in order."""
+    """Return an allocation and its views outside of loops, in order."""
     found: list[Op] = [alloc]
     for op in found:
         found += [
@@ -395,5 +393,5 @@ def _family(alloc: ops.LocalAllocOp) -> list[Op]:
 
 
 def zero_of(elem: ElementType) -> Any:
-    """Zero as constants of the type hold it."""
+    """Return zero as constants of the type represent it."""
     return 0.0 if elem.is_floating() else 0

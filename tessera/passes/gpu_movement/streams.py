@@ -1,4 +1,4 @@
-"""Finds loads of a loop that may be copied to shared memory iterations ahead, with what computes their addresses."""
+"""Finds loads of a loop that may be copied to shared memory iterations ahead, and what computes their addresses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
 
 @dataclass(slots=True)
 class Stream:
-    """A load that feeds shared memory, and the pure ops of the loop that give its address, in program order."""
+    """A load that feeds shared memory, and the pure ops of the loop that compute its address, in program order."""
 
     load: LoadOp
     alloc: LocalAllocOp
@@ -30,7 +30,7 @@ class Stream:
 
 
 def stream_of(load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> Stream | None:
-    """The stream of a load, if it can be copied asynchronously ahead of its iteration."""
+    """Return the stream of a load, if it can be copied asynchronously ahead of its iteration."""
     if not isinstance(load, LoadOp) or load.volatile or not isinstance(load.ptr.type, TileType):
         return None
     users = load.result.users()
@@ -58,7 +58,7 @@ def stream_of(load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> Str
 
 
 def _neighbours(held: LinearLayout, shared: LinearLayout) -> int:
-    """How many first registers of a thread lie side by side in shared memory, in order."""
+    """Return how many first registers of a thread are adjacent in shared memory, in order."""
     count = 1
     for column in offset_map(held, shared).register:
         if column != count:
@@ -68,7 +68,7 @@ def _neighbours(held: LinearLayout, shared: LinearLayout) -> int:
 
 
 def fastest_dimension(layout: LinearLayout) -> int:
-    """The dimension along which a thread's registers run first."""
+    """Return the dimension along which a thread's registers run first."""
     first = next((b for b in layout.bases("register") if any(b)), None)
     return next(d for d, c in enumerate(first) if c) if first is not None else len(layout.shape) - 1
 
@@ -79,7 +79,7 @@ def is_zero(v: Value) -> bool:
 
 
 def slice_of(sources: list[Value], loop: ForOp) -> tuple[set[Op], set[int]] | None:
-    """What computes `sources` in the loop, from one iteration to the next: (ops, numbers of carried values)."""
+    """Return what computes `sources` in the loop across iterations: (ops, indices of carried values)."""
     ops: set[Op] = set()
     carried: set[int] = set()
     work = list(sources)

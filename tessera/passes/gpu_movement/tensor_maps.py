@@ -1,13 +1,13 @@
-"""Selects the tensor descriptors that the TMA unit serves, and the tensor maps that the host encodes for them.
+"""Selects the tensor descriptors that the TMA unit can serve, and the tensor maps that the host encodes for them.
 
 A map describes an array to the TMA unit: address, extents, strides, and the box and swizzle in which it moves blocks.
-The host can make it before the launch where all of that is known then: the descriptor's base, extents and strides are
-kernel arguments or constants (a descriptor argument is such a one). These descriptors are marked `mapped` and made
-once, at the function's start; accesses through others become pointers and masks (passes/neutral/descriptors.py). So do
-accesses whose last offset is not known to be a multiple of 16 bytes: the TMA unit stops the program at any other.
+The host can encode it before the launch if it then knows all of that: the descriptor's base, extents and strides are
+kernel arguments or constants (those of a descriptor argument are). Such descriptors are marked `mapped` and made once,
+at the function's start; accesses through others become pointers and masks (passes/neutral/descriptors.py). So do
+accesses whose last offset is not known to be a multiple of 16 bytes, since the TMA unit traps on any other.
 
-What the TMA unit stores ends at multiples of 16 bytes, too: of an array whose rows end in between it would write what
-lies behind them (H200, 2026-11-21). That they do not is one of the launch's checks (`precondition`)."""
+Stores by the TMA unit also end at multiples of 16 bytes: it would write beyond rows that end in between (seen on an
+H200, 2026-11-21). That rows end at multiples is therefore a check of the launch (`precondition`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tessera.layout import Boxes, box_layout, boxes_of
 from tessera.passes.neutral.descriptors import made_by
 
 ALIGNMENT = 16  # bytes: of the base and of strides (CUDA, tensor maps)
-ENDLESS = (1 << 31) - 1  # the extent of an array whose end nobody told
+ENDLESS = (1 << 31) - 1  # the extent of an array whose end is not known
 PADDED = (float16, bfloat16, float32, float64)  # element types whose maps fill with NaN
 _WORDS = (int32, uint32, int64, uint64)
 REDUCTIONS = {
@@ -92,7 +92,7 @@ def select_tensor_maps(module: Module, stores: bool = True) -> None:
 
 
 def _leave(store: Access) -> None:
-    """The access through a descriptor of its own, which no map describes."""
+    """Give the access a descriptor of its own, which no map describes."""
     desc = made_by(store.desc)
     own = Builder.before_op(store).insert(desc.clone())
     own.attrs.pop("mapped", None)
@@ -100,8 +100,8 @@ def _leave(store: Access) -> None:
 
 
 def _drop_dimensions(load: ops.DescriptorLoadOp) -> None:
-    """Load without first dimensions of extent 1 if everybody reshapes the block so: the tile in shared memory is then
-    what its users want."""
+    """Load without leading dimensions of extent 1 if all users reshape the block so: the tile in shared memory then has
+    their shape."""
     users = load.result.users()
     shape: tuple[int, ...] = load.result.type.shape
     wanted = {u.result.type.shape if isinstance(u, ops.ReshapeOp) else shape for u in users}
@@ -121,7 +121,7 @@ def _drop_dimensions(load: ops.DescriptorLoadOp) -> None:
 
 
 def remark(module: Module, text: str) -> None:
-    """Note for the kernel's author what was not done and why (`metadata.remarks`)."""
+    """Tell the kernel's author what was not done and why (`metadata.remarks`)."""
     module.attrs["remarks"] = tuple(dict.fromkeys((*module.attrs.get("remarks", ()), text)))
 
 
@@ -141,7 +141,7 @@ def _movable(op: Access, desc: ops.MakeDescriptorOp) -> bool:
 
 
 def _known(op: Access, desc: ops.MakeDescriptorOp, func: ops.FuncOp) -> bool:
-    """Whether the host knows the array before the launch, and nothing says that the TMA unit cannot read it."""
+    """Whether the host knows the array before the launch, and nothing shows that the TMA unit cannot access it."""
     fields = [argument_or_constant(v, func.body) for v in desc.operands]
     if None in fields or fields[0] is None or fields[0][0] != "arg":
         return False
@@ -153,7 +153,7 @@ def _known(op: Access, desc: ops.MakeDescriptorOp, func: ops.FuncOp) -> bool:
 
 
 def argument_or_constant(v: Value, body: Block) -> tuple[str, int] | None:
-    """("arg", its number), ("const", its value), or None for a number that the program computes."""
+    """Return ("arg", its number), ("const", its value), or None for a number that the program computes."""
     while isinstance(v.op, ops.CastOp | ops.HintOp):
         v = v.op.operands[0]
     if v.owner is body:
@@ -164,7 +164,7 @@ def argument_or_constant(v: Value, body: Block) -> tuple[str, int] | None:
 
 
 def _at_start(desc: ops.MakeDescriptorOp, func: ops.FuncOp) -> Value:
-    """The descriptor made at the start of the function, with what it is made of."""
+    """Make the descriptor again at the function's start, with the values it is made from."""
     b = Builder.at_start(func.body)
     mapping: dict[Value, Value] = {}
 
@@ -190,7 +190,7 @@ def _at_start(desc: ops.MakeDescriptorOp, func: ops.FuncOp) -> Value:
 
 # --- maps ---------------------------------------------------------------------------------------------------
 def access_boxes(op: Access | ops.TensorCopyOp, num_warps: int) -> Boxes:
-    """The boxes in which an op moves its block."""
+    """Return the boxes in which an op moves its block."""
     if isinstance(op, ops.DescriptorStoreOp):
         return staging(op, num_warps).boxes
     t: Any = op.desc.type
@@ -209,7 +209,7 @@ def access_boxes(op: Access | ops.TensorCopyOp, num_warps: int) -> Boxes:
 
 @pass_("number-tensor-maps")
 def number_tensor_maps(module: Module) -> None:
-    """Give each tensor map that the kernel needs a number, and say how the host encodes it.
+    """Number the tensor maps that the kernel needs, and say how the host encodes each.
 
     Takes: GPU IR with shared memory allocated: box and swizzle follow from the layouts of buffers.
     Gives: `map` of each access; the module's `tensor_maps`: element type, padding, box, swizzle, then base, extents and
@@ -252,7 +252,7 @@ def number_tensor_maps(module: Module) -> None:
 def _edge_checks(
     desc: ops.MakeDescriptorOp, extent: tuple[str, int], func: ops.FuncOp, code: HostCode
 ) -> list[tuple[int, ...]]:
-    """What makes sure that rows end at a multiple of 16 bytes."""
+    """Return the checks that rows end at a multiple of 16 bytes."""
     whole = ALIGNMENT // desc.result.type.elem.storage_bytes
     kind, value = extent
     if kind == "const" or whole == 1:
@@ -266,7 +266,7 @@ def _edge_checks(
 
 
 def _field(v: Value, body: Block, code: HostCode) -> tuple[str, int]:
-    """As `argument_or_constant`, or ("code", number) for what the host computes (`host_code`)."""
+    """Like `argument_or_constant`, or ("code", number) for what the host computes (`host_code`)."""
     found = argument_or_constant(v, body)
     if found is None:
         number = code.value(v)
@@ -276,7 +276,7 @@ def _field(v: Value, body: Block, code: HostCode) -> tuple[str, int]:
 
 
 def _read_too(desc: ops.MakeDescriptorOp) -> bool:
-    """Whether the kernel reaches the array in another way than by stores through descriptors."""
+    """Whether the kernel accesses the array in another way than by stores through descriptors."""
     for user in desc.base.users():
         if not isinstance(user, ops.MakeDescriptorOp):
             return True

@@ -1,4 +1,4 @@
-"""Spreads a program over the CTAs of a cluster: each of them computes its part of the program's tiles.
+"""Partitions a program over the CTAs of a cluster: each of them computes its part of the program's tiles.
 
     %r = arange 0, 256                          %r = arange 0, 128 + 128 * cta_rank
     %a = load %p + %r … : 256x64                %a = load %p + %r … : 128x64
@@ -6,12 +6,12 @@
     %c = dot %a, %b     : 256x256               %c = dot %a, %b     : 128x256
     store %s + %r …, %c                         store %s + %r …, %c
 
-Dimensions that lie along each other (analysis/dimensions.py), as rows of `a` and rows of `c` do, are cut together. Of
-those that can be cut these are on which most of the work lies. What has no dimension among them is the same in all
-CTAs; the TMA unit may bring it to all of them at once (`multicast_loads`).
+Dimensions that correspond (analysis/dimensions.py), as rows of `a` and rows of `c` do, are cut together. Of the classes
+that can be cut, the one with most of the work is. A tile without a dimension in it is the same in all CTAs; the TMA
+unit may copy it to all of them at once (`multicast_loads`).
 
-The CTAs exchange nothing else. Where that is not enough one CTA computes the whole program, and the module's
-attribute `remarks` says why; else the attribute `cluster` has the number of CTAs."""
+The CTAs exchange nothing else. Where that is not enough, one CTA computes the whole program, and the module's
+attribute `remarks` says why; otherwise the attribute `cluster` has the number of CTAs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from tessera.passes.neutral.loops import const
 
 LEAST_ROWS = 64  # of an MMA's part: those of one instruction of a warpgroup
 LEAST_EXTENT = 16  # of an MMA's part, in any case
-MEMORY_WORK = 64  # of an element that is loaded or stored, in multiplications
-MOST_COPIED = 64  # ops of index arithmetic that a dimension gets of its own
-REASONS = 2  # that are told, of the largest classes
+MEMORY_WORK = 64  # cost of an element that is loaded or stored, in multiplications
+MOST_COPIED = 64  # ops of index arithmetic that may be copied for a dimension
+REASONS = 2  # reported, those of the largest classes
 ONCE = (
     ops.CallOp,
     ops.BarrierOp,
@@ -67,7 +67,7 @@ def partition_cluster(module: Module) -> None:
     module.attrs["cluster"] = 1
     if not apply("cluster-partition", module):
         return
-    canonicalize(module)  # no dead code that would be in the way
+    canonicalize(module)  # no dead code that would prevent the cut
     for func in [f for f in module.body if isinstance(f, ops.FuncOp) and f.kernel]:
         try:
             _check(func)
@@ -77,7 +77,7 @@ def partition_cluster(module: Module) -> None:
             module.attrs["cluster"] = ctas
         except Declined as reason:
             remark(module, f"not partitioned over {ctas} CTAs: {reason}")
-    canonicalize(module)  # no range that nobody uses any more
+    canonicalize(module)  # no range that has become unused
     cse(module)
 
 
@@ -102,7 +102,7 @@ def multicast_loads(module: Module) -> None:
 
 
 def _reached(start: Value) -> set[Value]:
-    """All values that may depend on one."""
+    """Return all values that may depend on one."""
     found: set[Value] = set()
     work = [start]
     while work:
@@ -115,14 +115,14 @@ def _reached(start: Value) -> set[Value]:
 
 
 def _handed_on(user: Op, index: int) -> list[Value]:
-    """What depends on an operand."""
+    """Return the values that may depend on an operand."""
     op = user.parent_op() if user.terminator else user
     everything = [x for block in op.regions for x in block.args] if op is not None else []
     return outgoing(user, index) or [*(op.results if op is not None else ()), *everything]
 
 
 def _check(func: ops.FuncOp) -> None:
-    """Refuse what a program does once, or where its threads meet."""
+    """Decline ops that a program runs once, or at which all its threads synchronise."""
     written: set[Value | None] = set()
     read: set[Value | None] = set()
     for op in func.walk():
@@ -139,7 +139,7 @@ def _check(func: ops.FuncOp) -> None:
 
 
 def _array(op: Any) -> Value | None:
-    """The kernel argument that an access goes to; None if that is not known."""
+    """Return the kernel argument that an access goes to; None if that is not known."""
     if isinstance(op, ops.PointerAccess):
         return argument_of(op.ptr)
     try:
@@ -150,7 +150,7 @@ def _array(op: Any) -> Value | None:
 
 # --- the dimensions -----------------------------------------------------------------------------------------
 def _own_indices(op: Op) -> None:
-    """Index arithmetic that rows and columns have in common is made for each of them: they are not cut together."""
+    """Copy index arithmetic that rows and columns share, so that they need not be cut together."""
     for i, v in enumerate(op.operands):
         if not (isinstance(op, ops.ExpandDimsOp) or _is_source(v)):
             continue
@@ -170,7 +170,7 @@ def _is_source(v: Value) -> bool:
 
 
 def _arithmetic(v: Value) -> list[Op]:
-    """The ops that compute a tile of numbers from scalars, in order; none if there is more to it."""
+    """Return the ops that compute a tile of numbers from scalars, in order; none if other ops are needed."""
     found: list[Op] = []
 
     def add(v: Value) -> bool:
@@ -187,7 +187,7 @@ def _arithmetic(v: Value) -> list[Op]:
 
 
 def _chosen(func: ops.FuncOp, ctas: int) -> set[Dim]:
-    """The dimensions that are cut: more than half of the work lies on them."""
+    """Return the dimensions to cut, on which more than half of the work must lie."""
     dimensions = Dimensions(func)
     every = list(func.walk())
     total = sum(_work(op, None, ctas) for op in every)
@@ -208,7 +208,7 @@ def _chosen(func: ops.FuncOp, ctas: int) -> set[Dim]:
 
 
 def _work(op: Op, cut: set[Dim] | None, ctas: int) -> int:
-    """What an op has to do, if its tile has a dimension among those that are cut."""
+    """Return the work of an op, if its tile has a dimension among those to cut."""
     tile = _tile(op)
     where = [i for i in range(len(extents(tile))) if (tile, i) in cut] if tile and cut else []
     if tile is None or (cut is not None and not where):
@@ -222,7 +222,7 @@ def _work(op: Op, cut: set[Dim] | None, ctas: int) -> int:
 
 
 def _tile(op: Op) -> Value | None:
-    """The tile that an op multiplies, loads or stores."""
+    """Return the tile that an op multiplies, loads or stores."""
     if isinstance(op, (ops.DotOp, *READS)):
         return op.result
     if isinstance(op, ops.PointerWrite):
@@ -231,7 +231,7 @@ def _tile(op: Op) -> Value | None:
 
 
 def _obstacle(every: Iterable[Op], cut: set[Dim], ctas: int) -> str:
-    """Why these dimensions cannot be cut; "" if they can."""
+    """Return why these dimensions cannot be cut; "" if they can."""
     if any(extents(v)[i] % ctas for v, i in cut):
         return f"an extent is no multiple of {ctas}"
     if len({v for v, _ in cut}) < len(cut):
@@ -288,7 +288,7 @@ class _Spread:
         return any((v, i) in self.cut for i in range(len(extents(v))))
 
     def _first(self, part: int) -> Value:
-        """Where the part of this CTA begins (int32)."""
+        """Return where this CTA's part begins (int32)."""
         if part not in self.firsts:
             rank, b = self.number.result, Builder.after_op(self.number)
             size = const(b, part, rank.type)
@@ -305,7 +305,7 @@ class _Spread:
         op.replace_by([b.emit(ops.AddOp(mine, first, loc=op.loc))])
 
     def _move(self, op: Any, first: int, dims: Iterable[int]) -> None:
-        """Add to the offsets of an access, which are the operands from `first` on."""
+        """Add the start of this CTA's part to the offsets of an access, the operands from `first` on."""
         for n, d in enumerate(dims):
             if (op.desc, d) in self.cut:
                 b, old = Builder.before_op(op), op.operands[first + n]
@@ -315,7 +315,7 @@ class _Spread:
                 op.set_operand(first + n, b.emit(ops.AddOp(old, by)))
 
     def _hint(self, op: ops.HintOp) -> None:
-        """A part begins inside of a run of which something was promised."""
+        """Weaken promises about runs in which a part may begin."""
         shape = extents(op.result)
         for i in [i for i in range(len(shape)) if (op.result, i) in self.cut]:
             for name, limit in (("divisibility", gcd), ("contiguity", min), ("constancy", min)):

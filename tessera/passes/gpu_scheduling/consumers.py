@@ -1,4 +1,4 @@
-"""Writes the consumers' role: regions that read rings, with the rings' state carried through all around them."""
+"""Writes the consumers' role: regions that read rings, with the rings' state carried through all ops around them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tessera.passes.neutral.loops import const, const32
 
 
 def consume_once(r: Ring, zero: Value) -> None:
-    """Read tiles that are loaded a single time."""
+    """Read tiles that are loaded only once."""
     b = Builder.before_op(r.loads[0])
     b.insert(MbarrierWaitOp(r.full, zero, zero, data=True))
     _replace_loads(r, [b.emit(LocalIndexOp(ring, zero)) for ring in r.buffers])
@@ -34,8 +34,8 @@ def consume_once(r: Ring, zero: Value) -> None:
 
 @dataclass(slots=True)
 class Plan:
-    """What becomes of a loop with rings: its walks, the MMA that runs on, those that are shifted by an iteration,
-    and (found by `consume`) the ops that come with these."""
+    """How a loop with rings is rewritten: its readers, the MMA that runs on, those that are shifted by an iteration,
+    and (found by `consume`) the ops that move with these."""
 
     readers: list[Reader]
     running: WgmmaOp | None
@@ -45,7 +45,7 @@ class Plan:
 
 
 def consume(rings: Sequence[Ring], plans: dict[Block, Plan], top: Block, zero: Value) -> None:
-    """Make loops read the rings, which have the same buffers; their state is carried by everything around the loops."""
+    """Make loops read the rings, which share buffers; all ops around the loops carry the rings' state."""
     _Thread(rings, plans, top).block(top, [zero, zero])
 
 
@@ -76,7 +76,7 @@ def _body(readers: Sequence[Reader], loop: ForOp, state: list[Value], plan: Plan
 
 
 def _shifted_views(r: Ring, shifted: Sequence[Shifted], slot: Value, phase: Value) -> list[Value]:
-    """Views for MMAs that are to be shifted by an iteration, right before them."""
+    """Return views for MMAs that are to be shifted by an iteration, right before them."""
     at = Builder.before_op(shifted[0].mma)
     at.insert(MbarrierWaitOp(r.full, slot, phase, data=True))
     views = [at.emit(LocalIndexOp(ring, slot)) for ring in r.buffers]
@@ -123,7 +123,7 @@ def _previous(b: Builder, slot: Value, stages: int) -> Value:
 
 
 def _after(r: Ring, loop: ForOp, slot: Value, plan: Plan, wanted: bool) -> None:
-    """After the loop: wait for the MMA that runs on, then give back the last buffer if somebody wants it."""
+    """After the loop, wait for the MMA that runs on, then release the last buffer if that is `wanted`."""
     running = plan.running
     if running is None:
         return
@@ -145,13 +145,13 @@ def _ring_of(view: Value) -> Value | None:
 
 
 class _Thread(Carrying):
-    """Carries the state of rings, a buffer's number and its phase, through all loops and branches on the way."""
+    """Carries the state of rings, a buffer's index and its phase, through all loops and branches around them."""
 
     def __init__(self, rings: Sequence[Ring], plans: dict[Block, Plan], top: Block):
         self.rings, self.plans, self.top = {r.block: r for r in rings}, plans, top
 
     def block(self, block: Block, state: list[Value]) -> list[Value]:
-        """The state after the block."""
+        """Return the state after the block."""
         for op in list(block):
             if any(inner.parent is op or _is_inside(inner, op) for inner in self.rings):
                 state = self.through(op, state)
@@ -170,11 +170,11 @@ class _Thread(Carrying):
             plan = self.plans[new.body]
             out = _body(readers, new, args, plan)
             again = new.parent is not self.top or len(self.rings) > 1
-            wanted = again or ring.ctas > 1  # a producer that others write to waits for all
+            wanted = again or ring.ctas > 1  # other CTAs write to its buffers: it waits
             _after(ring, new, new.results[-2], plan, wanted)
             return out
 
-        return carry(op, state, body)[-2:]  # of the walk that gives buffers back
+        return carry(op, state, body)[-2:]  # of the reader that releases buffers
 
 
 def _is_inside(block: Block, op: Op) -> bool:

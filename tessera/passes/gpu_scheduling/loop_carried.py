@@ -1,4 +1,4 @@
-"""Carries further values through the loops and branches around what changes them."""
+"""Carries additional values through the loops and branches around the ops that change them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tessera.passes.neutral.loops import set_yields, with_carried
 def carry(
     loop: ForOp, state: Sequence[Value], body: Callable[[ForOp, list[Value]], list[Value]]
 ) -> list[Value]:
-    """Carry further values through a loop; `body` gets the new loop and them, and gives those of the next iteration.
-    The last ones."""
+    """Carry additional values through a loop. `body` gets the new loop and the values, and returns them for the next
+    iteration. Return their final values."""
     new = with_carried(loop, state)
     set_yields(new, body(new, new.carried[-len(state) :]))
     return new.results[-len(state) :]
 
 
 class Carrying:
-    """What carries a state: `block` gives it after a block, and calls `through` for the ops that it has to go
-    through."""
+    """Base class for what carries a state: `block` returns the state after a block and calls `through` for inner
+    ops."""
 
     def block(self, block: Block, state: list[Value]) -> list[Value]:
         raise NotImplementedError
 
     def through(self, op: Op, state: list[Value]) -> list[Value]:
-        """The state after a loop or a branch."""
+        """Return the state after a loop or a branch."""
         if isinstance(op, ForOp):
             return self.through_for(op, state)
         return self._while(op, state) if isinstance(op, WhileOp) else self._if(op, state)
@@ -60,7 +60,7 @@ class Carrying:
 
 
 def _grown(op: Op, new: Any) -> Any:
-    """Put `new`, which took over the blocks of `op` and has further results, in its place."""
+    """Put `new`, which took over the blocks of `op` and has additional results, in its place."""
     Builder.before_op(op).insert(new)
     op.regions = []
     for block in new.regions:

@@ -1,4 +1,4 @@
-"""Finds loads through tensor maps that may see what is written before them, and so must not run ahead of it."""
+"""Finds loads through tensor maps that may see earlier writes, and so must not run ahead of these."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tessera.passes.neutral.descriptors import made_by
 
 
 def ordered_loops(func: FuncOp, rings: list[Ring]) -> dict[ForOp, list[Op]]:
-    """The loops of rings that must not load before the program comes to them, with what their loads may see.
-    Declined if that is in the same loop."""
+    """Return the loops of rings that must not load before the program reaches them, with what their loads may see.
+    Raises Declined if that is in the same loop."""
     found: dict[ForOp, list[Op]] = {}
     for r in rings:
         loop = r.block.parent
@@ -34,12 +34,12 @@ def ordered_loops(func: FuncOp, rings: list[Ring]) -> dict[ForOp, list[Op]]:
 
 
 def sees_nothing(func: FuncOp, r: Ring) -> bool:
-    """Whether the loads of a ring may be made at any time."""
+    """Whether the loads of a ring may run at any time."""
     return not _seen(func, r)
 
 
 def _seen(func: FuncOp, r: Ring) -> list[Op]:
-    """What a ring's loads may see: all that may be written before them if they are `ordered`."""
+    """Return the ops that a ring's loads may see: all writes that may come before them if they are `ordered`."""
     bases = {made_by(load.desc).base for load in r.loads}
     ordered = any(load.ordered for load in r.loads)
     return [
@@ -50,7 +50,7 @@ def _seen(func: FuncOp, r: Ring) -> list[Op]:
 
 
 def _is_seen(op: Op, arrays: set[Value]) -> bool:
-    """Whether loads from arrays may see what an op does: it may write there, or waits for others, who may."""
+    """Whether loads from arrays may see what an op does: it may write there, or wait for other programs that may."""
     if waits_for_others(op):
         return True
     if isinstance(op, PointerWrite):

@@ -4,13 +4,13 @@
     for k: ... descriptor_load ...       →         for k: ... descriptor_load ...
     store %p, %acc, %mask                          descriptor_store %d, [...], %acc
 
-While a CTA stores its result, and until the first tiles of the next one have come, its SM does not multiply.
-If another CTA shares the SM, that one does. A CTA that is alone does better to go on with the next program:
-of its two roles (warp_specialization.py), one loads the tiles of the next program while the other stores.
+While a CTA stores its result, and until the first tiles of the next one arrive, its SM does not multiply, unless
+another CTA shares the SM. A CTA that is alone does better to continue with the next program: of its two
+roles (warp_specialization.py), one loads the tiles of the next program while the other one stores.
 
-The tile that is stored must leave through a tensor map, as the buffers never become free for it to be rearranged there.
-As many CTAs are started as there is room for; the launcher hands over the grid that was asked for. Programs must not
-wait for one another, which those that are split do not, and should be equally long: CTAs take a fixed share each."""
+The result must be stored through a tensor map, as the buffers never become free for rearranging it there.
+As many CTAs are launched as fit; the launcher passes on the grid that was asked for. Programs must not wait
+for one another, which split ones do not, and should take equally long: CTAs take a fixed share each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def persist(module: Module, facts: GpuFacts) -> None:
 
 
 class _Persistence:
-    """One function whose programs one CTA is to run one after another."""
+    """Rewrites one function so that one CTA runs several of its programs one after another."""
 
     def __init__(self, module: Module, func: ops.FuncOp, facts: GpuFacts):
         self.module, self.func, self.facts = module, func, facts
@@ -102,7 +102,7 @@ class _Persistence:
         return sorted({op.axis for op in self.ids})
 
     def _store(self) -> ops.StoreOp:
-        """The one store that there is."""
+        """Return the only store of the function."""
         written = [op for op in self.func.walk() if writes(op)]
         if len(written) != 1 or not isinstance(written[0], ops.StoreOp):
             raise Declined("the program does not end with a single store")
@@ -112,7 +112,7 @@ class _Persistence:
         return store
 
     def _look_for_room(self, store: ops.StoreOp) -> None:
-        """Whether CTAs are alone, and buffers for the result fit beside those of the loops."""
+        """Decline unless CTAs are alone, and buffers for the result fit beside those of the loops."""
         tile: Any = store.value.type
         result = min(STAGING_BYTES, _bytes(tile)) + self._rearranged(tile)
         warps: int = self.module.attrs["num_warps"]
@@ -129,13 +129,13 @@ class _Persistence:
                 raise Declined("there is no shared memory for the result beside the buffers")
 
     def _rearranged(self, tile: TileType) -> int:
-        """The bytes of shared memory in which tiles that are loaded behind the loops are laid out as the result is."""
+        """Return the bytes for converting tiles that are loaded after the loops to the layout of the result."""
         loads = [op.result.type for op in self.func.body if isinstance(op, ops.LoadOp)]
         whole = [_bytes(t) for t in loads if isinstance(t, TileType) and t.shape == tile.shape]
         return min(MAX_CONVERSION_BYTES, max(whole, default=0))
 
     def _wrap(self) -> None:
-        """The loop around all that depends on the program."""
+        """Put a loop over programs around all that depends on the program id."""
         inside = self._dependent()
         b = Builder.before_op(inside[0])
         first, step = b.emit(ops.CtaIdOp()), b.emit(ops.NumCtasOp())
@@ -158,7 +158,7 @@ class _Persistence:
             op.replace_by([places[op.axis]])
 
     def _places(self, b: Builder, number: Value, counts: dict[int, Value]) -> dict[int, Value]:
-        """The program's place along each axis; the first one counts fastest."""
+        """Return the program ids along each axis, of which the first varies fastest."""
         places: dict[int, Value] = {}
         for axis in list(counts)[:-1]:
             places[axis] = b.emit(ops.RemOp(number, counts[axis]))
@@ -166,7 +166,7 @@ class _Persistence:
         return places | {list(counts)[-1]: number}
 
     def _dependent(self) -> list[Op]:
-        """All but scalars, and descriptors, that are the same in all programs."""
+        """Return all ops but scalars and descriptors that are the same in all programs, which move to the front."""
         outside: dict[Op, None] = {}
         inside: list[Op] = []
         for op in self.func.body:
@@ -184,7 +184,7 @@ class _Persistence:
 
 
 def _length(op: Op) -> Sequence[Value]:
-    """What decides how long an op runs."""
+    """Return the values that decide how long an op runs."""
     if isinstance(op, ops.ForOp):
         return op.lb, op.ub, op.step
     if isinstance(op, ops.WhileOp):

@@ -1,18 +1,18 @@
-"""Makes the TMA unit load the tiles that loops load through pointers for MMAs.
+"""Lets the TMA unit load tiles for MMAs that loops load through pointers.
 
     p = a + rows[:, None] * stride + ks          %d = make_descriptor %a, [%m, 2^31 - 1], [%stride, 1]
     for k in range(0, n, 64):              →     for k in range(0, n, 64):
         x = load(p); p += 64                         x = descriptor_load %d, [%row, k]
 
 A tile of pointers that is a strided view of an array (analysis/strided_views.py) is described by a tensor map, as if
-the kernel's author had written a descriptor. The TMA unit wants more than pointers do: strides in multiples of 16
-bytes, coordinates from 0 on. Whether that holds is known for sure only when arguments and grid are: the module's
-`precondition` has the checks, `host_code` the expressions that they look at. The launcher evaluates them before each
-launch, and runs the kernel that was compiled without this pass where one fails.
+the kernel's author had written a descriptor. The TMA unit requires more than pointers do: strides in multiples of 16
+bytes, and coordinates from 0 on. Whether that holds is only known with the arguments and the grid: the module's
+`precondition` has the checks, and `host_code` the expressions that they test. The launcher evaluates them before each
+launch, and if one fails it runs the kernel that was compiled without this pass.
 
 Only loops that can be split into roles (warp_specialization.py) are changed, and all loads for their MMAs or none.
-Arrays that overlap with others which the program wrote to before must show that: such loads are `ordered`, unless the
-precondition makes sure that what is read and what is written lie apart."""
+Loads must see earlier writes of the program to overlapping arrays: they are `ordered`, unless the precondition
+ensures that what is read and what is written do not overlap."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from tessera.passes.gpu_scheduling.warp_specialization import check_split
 from tessera.passes.neutral.canonicalize import canonicalize
 
 LAST_ADDRESS = (1 << 63) - 1  # of a signed 64-bit integer
-STRIDE_BYTES = 1 << 40  # from which on no stride may be
+STRIDE_BYTES = 1 << 40  # strides must be less than this
 MOST_DIMENSIONS = 5  # of a tensor map (CUDA, tensor maps)
 CACHED = ("", ".ca", ".cg")
 FEWEST_STAGES = 2  # a ring of one buffer copies nothing ahead
@@ -64,7 +64,7 @@ FEWEST_STAGES = 2  # a ring of one buffer copies nothing ahead
 
 @dataclass(slots=True)
 class Chosen:
-    """An access to be made by the TMA unit."""
+    """An access that the TMA unit is to make."""
 
     access: LoadOp | StoreOp
     view: StridedView
@@ -72,7 +72,7 @@ class Chosen:
 
     @property
     def order(self) -> list[int]:
-        """The tile's dimensions as the array has them: the contiguous one last."""
+        """The tile's dimensions in the order of the array: the contiguous one last."""
         last = self.view.contiguous
         return [*[d for d in range(len(self.view.sides)) if d != last], last]
 
@@ -83,7 +83,7 @@ class Chosen:
 
 @pass_("pointer-to-tma", optimization="pointer-to-tma", counts=True)
 def pointer_to_tma(module: Module, facts: GpuFacts, no_alias: bool = True) -> None:
-    """Load tiles of MMAs through tensor maps where a launch can make sure that this is right.
+    """Load tiles of MMAs through tensor maps where a launch can check that this is correct.
 
     Takes: tile IR without layouts, before `descriptor-to-pointer`. With `no_alias` a launch also makes sure that
         nothing writes to the arrays that are loaded.
@@ -107,7 +107,7 @@ def pointer_to_tma(module: Module, facts: GpuFacts, no_alias: bool = True) -> No
 
 
 class PointerToTma:
-    """The accesses of one function that are to go by the TMA unit, and what a launch has to check for them."""
+    """The accesses of one function that the TMA unit is to make, and what a launch must check for them."""
 
     def __init__(self, module: Module, func: FuncOp, facts: GpuFacts, no_alias: bool = True):
         self.module, self.func, self.facts, self.no_alias = module, func, facts, no_alias
@@ -121,7 +121,7 @@ class PointerToTma:
             v for block in blocks for v in (*block.args, *(r for op in block for r in op.results))
         ]
         self.numbers: dict[Any, int] = {v: i for i, v in enumerate(values)}
-        self.assumes_no_alias = False  # whether the checks say that of arrays
+        self.assumes_no_alias = False  # whether the checks say so
 
     def run(self) -> bool:
         default: int = self.module.attrs.get("num_stages", 1)
@@ -156,7 +156,7 @@ class PointerToTma:
         remark(self.module, f"pointers for the tiles of the loop{where}: {reason}")
 
     def _estimate(self, loads: list[LoadOp], how: Callable[..., int]) -> int:
-        """What passes/gpu_scheduling/profitability.py says of a loop."""
+        """Return the estimate of passes/gpu_scheduling/profitability.py for a loop."""
         loop = loads[0].parent_op()
         assert isinstance(loop, ForOp)
         stages: int = loop.num_stages or self.module.attrs["num_stages"]
@@ -166,7 +166,8 @@ class PointerToTma:
 
     # --- what may be promoted ----------------------------------------------------------------------------------
     def chosen(self, access: LoadOp | StoreOp, views: StridedViews) -> Chosen:
-        """The access with its strided view; adds to the checks. Declined if the TMA unit cannot make it."""
+        """Return the access with its strided view, and add its checks. Raises Declined if TMA cannot make the
+        access."""
         t: Any = access.result.type if isinstance(access, LoadOp) else access.value.type
         if t.elem is int1 or _is_special(access):
             raise Declined(f"the {access.opcode} is special")
@@ -189,7 +190,7 @@ class PointerToTma:
         return found
 
     def _add_precondition(self, found: Chosen, size: int) -> None:
-        """The checks that make sure that a map describes the array, and its coordinates what the pointers did."""
+        """Add the checks that a map describes the array, and that its coordinates are those of the pointers."""
         self.check(self.code.value(found.view.base), 1, LAST_ADDRESS, ALIGNMENT)
         whole = ALIGNMENT // size
         for side in found.sides:
@@ -205,8 +206,8 @@ class PointerToTma:
                 self.check(self.code.poly(side.period), 1, ENDLESS, side.extent)
 
     def _order(self, here: list[Chosen], before: list[Op], views: StridedViews) -> None:
-        """Loads need not see what the program wrote before if the launch makes sure that it wrote elsewhere. What it
-        waits for is another matter (ordering.py)."""
+        """Order the loads after earlier writes, unless the launch can check that these go elsewhere. What the program
+        waits for is handled by ordering.py."""
         before = [op for op in before if not (waits_for_others(op) or isinstance(op, BarrierOp))]
         numbers = [self._distance(c, op, views) for op in before for c in here]
         if None in numbers:
@@ -217,7 +218,7 @@ class PointerToTma:
         self.checks |= {(n, 1, LAST_ADDRESS, 1): None for n in numbers if n is not None}
 
     def _distance(self, c: Chosen, op: Op, views: StridedViews) -> int | None:
-        """How far what is read is from what an op writes; None if they are of one array, or the host cannot tell."""
+        """Return the distance of what is read and written; None within one array, or if the host cannot tell."""
         if not isinstance(op, StoreOp | AtomicRmwOp) or not self.no_alias:
             return None
         if argument_of(op.ptr) is c.view.base:
@@ -253,14 +254,14 @@ class PointerToTma:
         return True
 
     def note(self) -> None:
-        """Leave the checks in the module."""
+        """Record the checks in the module."""
         self.module.attrs["precondition"] = tuple(self.checks)
         self.module.attrs["host_code"] = tuple(self.code.code)
         if self.assumes_no_alias:
             self.module.attrs["assumes_no_alias"] = True
 
     def _tile(self, c: Chosen) -> Value:
-        """The tile through a descriptor, beside the load that it will replace."""
+        """Return the tile loaded through a descriptor, next to the load that it will replace."""
         load: Any = c.access
         desc = self.descriptor(c)
         b = Builder.before_op(load)
@@ -277,7 +278,7 @@ class PointerToTma:
         return tile
 
     def descriptor(self, c: Chosen) -> Value:
-        """The array of an access, in front of all at the function's top that the access is inside of."""
+        """Make the descriptor of an access, before the op of the function's body that contains the access."""
         t: Any = c.access.ptr.type
         elem: Any = elem_of(t).element_ty
         block = (*[1] * len(c.view.further), *[t.shape[d] for d in c.order])
@@ -291,7 +292,7 @@ class PointerToTma:
         return desc
 
     def offsets(self, b: Builder, c: Chosen) -> list[Value]:
-        """The coordinates of an access."""
+        """Return the coordinates of an access."""
         return [self._offset(b, s) for s in c.sides]
 
     def _offset(self, b: Builder, side: Side) -> Value:
@@ -301,7 +302,7 @@ class PointerToTma:
         return self._emit(b, RemOp(start, self._scalar(b, side.period, int32)))
 
     def _scalar(self, b: Builder, p: Poly, t: dtype) -> Value:
-        """Code for a polynomial."""
+        """Emit code for a polynomial."""
         total: Value | None = None
         for m, c in p.terms.items():
             term: Value | None = None
@@ -317,7 +318,7 @@ class PointerToTma:
         return total if total is not None else self._emit(b, ConstOp(value=0, results=[t]))
 
     def _number(self, atom: object) -> int:
-        """Where in the function a factor is defined: factors have no order, code has to have one."""
+        """Return where in the function a factor is defined: factors are unordered, but code must be deterministic."""
         return self.numbers.get(atom, len(self.numbers))
 
     def _emit(self, b: Builder, op: Op) -> Value:
@@ -332,7 +333,7 @@ def _is_special(access: LoadOp | StoreOp) -> bool:
 
 
 def _loads(loop: ForOp) -> list[LoadOp]:
-    """The loads of a loop that its MMAs read."""
+    """Return the loads of a loop that its MMAs read."""
     loads = [
         op for op in loop.body if isinstance(op, LoadOp) and isinstance(op.result.type, TileType)
     ]
@@ -353,7 +354,7 @@ def _feeds_mma(v: Value) -> bool:
 
 
 def _top(op: Op) -> Op:
-    """The op of the function's body that `op` is, or is inside of."""
+    """Return the op of the function's body that is or contains `op`."""
     parent = op.parent_op()
     while parent is not None and not isinstance(parent, FuncOp):
         op, parent = parent, parent.parent_op()

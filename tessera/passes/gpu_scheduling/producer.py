@@ -1,4 +1,4 @@
-"""Writes the producer's role: the loops around loads of tiles, with the scalars that these need
+"""Writes the producer's role: the loops around loads of tiles, with the scalars that they need
 (warp_specialization.py)."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tessera.passes.neutral.loops import const32
 
 
 class Split(Protocol):
-    """What the producer must know of the function: its rings, where it meets the consumers, all ops around the rings
-    (`spine`), scalars that both roles see (`kept`), and whether it may read memory (`reads`)."""
+    """What the producer must know of the function: its rings, where it waits for the consumers, all ops around rings
+    (`spine`), scalars that both roles can use (`kept`), and whether it may read memory (`reads`)."""
 
     func: ops.FuncOp
     rings: list[Ring]
@@ -33,7 +33,7 @@ class Split(Protocol):
 
 
 class Needs:
-    """The values and ops that give the producer its offsets, bounds and branches."""
+    """The values and ops that compute the producer's offsets, bounds and conditions."""
 
     def __init__(self, split: Split):
         self.split = split
@@ -58,7 +58,7 @@ class Needs:
         return self.follow(values)
 
     def follow(self, values: Sequence[Value]) -> Needs:
-        """What is needed for some values, too. Declined if the producer cannot compute one."""
+        """Add what is needed for further values. Raises Declined if the producer cannot compute one."""
         self.work += values
         while self.work:
             v = self.work.pop()
@@ -117,12 +117,12 @@ def _of(v: Value, owners: set[Op]) -> bool:
     return isinstance(v.owner, Block) and v.owner.parent in owners
 
 
-# Buffer and phase, by the ring that has the buffers; of an acquire the number of its barrier and the phase.
+# The state of a ring with buffers: the next buffer and its phase; of an acquire: its barrier's index and the phase.
 States = dict[Ring | ProducerAcquire, tuple[Value, Value]]
 
 
 class Producer:
-    """Writes the producer's code: the loops around the loads that fill `rings`, with what `needs` says."""
+    """Writes the producer's code: the loops around the loads that fill `rings`, and the ops in `needs`."""
 
     def __init__(self, split: Split, needs: Needs, rings: Sequence[Ring]):
         self.split, self.needs, self.rings = split, needs, rings
@@ -163,7 +163,7 @@ class Producer:
             self._if(op, b, states)
 
     def _acquire(self, loop: ops.ForOp, b: Builder, states: States) -> None:
-        """Wait for the consumers, if the loop has an iteration: they do not come to the next loop without its tiles."""
+        """Wait for the consumers if the loop has an iteration: they do not reach the next loop without its tiles."""
         acquire = self.split.acquire
         zero, phase = states[acquire]
         runs = runs_at_all(b, *[self._get(v) for v in (loop.lb, loop.ub, loop.step)])
@@ -194,7 +194,7 @@ class Producer:
         return (slot, phase) if r.once else advance(b, slot, phase, r.stages)
 
     def _see_off(self, r: Ring, b: Builder, slot: Value, phase: Value) -> None:
-        """Wait until all CTAs have given back all buffers: what they say comes to memory that is still there."""
+        """Wait until all CTAs have released all buffers, since they still arrive at barriers of this CTA."""
         for _ in range(r.stages):
             flipped = b.emit(ops.XorOp(phase, const32(b, 1)))
             b.insert(ops.MbarrierWaitOp(r.empty, slot, flipped))
@@ -204,7 +204,7 @@ class Producer:
         return self.mapping.get(v, v)
 
     def _inner(self, op: Op, states: States) -> list[Ring | ProducerAcquire]:
-        """The rings that advance inside of an op, and the acquire if it is there."""
+        """Return the rings that advance inside an op, and the acquire if it is there."""
         inside: set[Ring | ProducerAcquire] = set()
         if any(loop.is_inside(op) for loop in self.split.acquire.loops):
             inside.add(self.split.acquire)

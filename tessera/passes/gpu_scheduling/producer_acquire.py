@@ -1,5 +1,5 @@
-"""Computes whether the producer has to wait for the consumers in front of a loop: only if since the last time they
-did something that the loop's loads may see (ordering.py).
+"""Computes whether the producer must wait for the consumers before a loop: only if these have since the last wait
+done something that the loop's loads may see (ordering.py).
 
     while start < end:                       while start < end, seen = false:
       for k: … descriptor_load …               (meet if seen)  for k: … descriptor_load …
@@ -8,8 +8,8 @@ did something that the loop's loads may see (ordering.py).
       else:
         while missing > 0 (first): wait
 
-The flag is computed from scalars, as both roles need it: of what stands in branches and loops whether it runs. Where
-that cannot be known beforehand it counts as done."""
+The flag is computed from scalars, since both roles need it: of ops in branches and loops, whether they run. If
+that cannot be known in advance, they count as run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tessera.passes.neutral.loops import const
 
 
 class AcquireFlags(Carrying):
-    """Carries the flag through everything around `loops`, over what is `seen`; `found`: its value in front of each."""
+    """Carries the flag through all ops around `loops`, with regard to `seen`; `found`: its value before each loop."""
 
     def __init__(self, top: Block, loops: Sequence[ForOp], seen: Sequence[Op]):
         self.loops, self.seen = set(loops), set(seen)
@@ -35,7 +35,7 @@ class AcquireFlags(Carrying):
         self.block(top, [const(Builder.at_start(top), False, int1)])
 
     def block(self, block: Block, state: list[Value]) -> list[Value]:
-        """The flag after a block."""
+        """Return the flag after a block."""
         for op in list(block):
             if isinstance(op, ForOp) and op in self.loops:
                 state = self._after_acquire(op, state[0])
@@ -47,7 +47,7 @@ class AcquireFlags(Carrying):
         return state
 
     def _after_acquire(self, loop: ForOp, flag: Value) -> list[Value]:
-        """The flag after a loop: it is down if the loop has an iteration."""
+        """Return the flag after a loop, which clears it if the loop has an iteration."""
         b = Builder.before_op(loop)
         for op in loop.walk():
             if isinstance(op, ForOp) and op in self.loops:
@@ -57,7 +57,7 @@ class AcquireFlags(Carrying):
 
     # --- whether something is done --------------------------------------------------------------------------
     def _runs(self, b: Builder, op: Op) -> Value:
-        """Whether something that is seen inside of an op runs, or may."""
+        """Return whether an op of `seen` inside an op runs, or may run."""
         try:
             return self._of(b, op, op, {})
         except Declined:
@@ -90,7 +90,7 @@ class AcquireFlags(Carrying):
 
 
 def _copied(b: Builder, v: Value, top: Op, mapping: dict[Value, Value]) -> Value:
-    """A scalar that is computed inside of `top`, computed in front of it."""
+    """Compute a scalar of the inside of `top` in front of `top`."""
     if v in mapping:
         return mapping[v]
     op = v.op

@@ -1,9 +1,9 @@
-"""Estimates whether a split into roles pays, before layouts are known.
+"""Estimates whether warp specialization pays, before layouts are known.
 
-Programs that share an SM hide each other's latencies. The producer's warps cost registers, and perhaps room for
-one of them; the producer hides the latency of loads, but not that of all the rest. So a split that leaves half as many
-programs does not pay. Nor does one where a loop has many MMAs, which wait for one another anyway, and which need
-all registers."""
+CTAs that share an SM hide each other's latencies. The producer's warps cost registers, and perhaps room for
+one CTA; the producer hides the latency of loads, but not that of everything else. A split that leaves half as many
+CTAs therefore does not pay. Nor does one where a loop has many MMAs, which wait for one another anyway and
+need all registers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tessera.ops import DotOp, ReshapeOp, TileLoad, TransOp
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_scheduling.warp_roles import GRAIN, WORK, roles_for
 
-MOST_MMAS = 2  # of a loop: attention has two; of loops with more, nobody has measured a split
+MOST_MMAS = 2  # of a loop: attention has two, and loops with more have not been measured
 
 
 def split_pays(mmas: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) -> bool:
-    """For loops with these MMAs and `shared` bytes of buffers."""
+    """Whether a split pays for loops with these MMAs and `shared` bytes of buffers."""
     if len(mmas) > MOST_MMAS:
         return False
     reg32 = _reg32(mmas, warps, facts)
@@ -30,13 +30,13 @@ def split_pays(mmas: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) 
 
 
 def ctas_after_split(mmas: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) -> int:
-    """CTAs that share an SM after a split."""
+    """Return how many CTAs share an SM after a split."""
     fit = max(1, facts.max_shared_bytes // max(1, shared))
     return roles_for(facts, warps, _reg32(mmas, warps, facts), fit).ctas
 
 
 def _reg32(mmas: Sequence[DotOp], warps: int, facts: GpuFacts) -> int:
-    """Registers of a thread for results of MMAs, and for left operands that the loop computes."""
+    """Return the registers of a thread for results of MMAs, and for left operands that the loop computes."""
     bits = 0
     for op in mmas:
         tiles: list[Any] = [op.result.type]

@@ -1,4 +1,4 @@
-"""Holds what both roles of a split program know of a ring of buffers in shared memory (warp_specialization.py)."""
+"""Defines rings of buffers in shared memory, which all roles of a split program use (warp_specialization.py)."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from tessera.passes.neutral.loops import const32
 
 @dataclass(slots=True, eq=False)
 class Ring:
-    """Tiles of one block that are loaded and given back together: buffers, barriers, and the loads with their
-    allocations. `once`: no loop is around them, so that nothing is given back. Which roles fill it (the producer, or
-    the transpose role that reads another ring) and which empty it (the consumers, or the transpose role)."""
+    """Tiles of one block that are loaded and released together: buffers, barriers, and the loads with their
+    allocations. `once`: there is no loop around them, so that nothing is released. The producer fills the ring, or the
+    transpose role, which reads another ring; the consumers empty it, or the transpose role."""
 
     block: Block
     loads: list[Any]
     allocs: list[ops.LocalAllocOp]
     once: bool = False
-    outer: bool = False  # other rings advance in loops inside of the block
+    outer: bool = False  # other rings advance in loops inside the block
     stages: int = 0
     buffers: list[Value] = field(default_factory=lambda: [])
     full: Any = None
     empty: Any = None
-    ctas: int = 1  # of a cluster, which fill the buffers together
-    groups: bool = False  # whether warpgroups, not warps, give the buffers back
-    plain: bool = False  # whether threads read what the TMA unit writes, not MMAs alone
-    first: Ring | None = None  # of an earlier loop, whose buffers this one goes on with
+    ctas: int = 1  # of a cluster that fill the buffers together
+    groups: bool = False  # whether warpgroups, not warps, release the buffers
+    plain: bool = False  # whether threads read what the TMA unit writes, not only MMAs
+    first: Ring | None = None  # the ring of an earlier loop whose buffers this one reuses
     filled_by_transpose: bool = False  # that role fills it
     emptied_by_transpose: bool = False  # that role empties it
 
     @property
     def lead(self) -> Ring:
-        """The ring that has the buffers."""
+        """The ring that owns the buffers."""
         return self if self.first is None else self.first
 
     def follow(self) -> None:
-        """Take what the first ring has."""
+        """Take over the properties of the ring that owns the buffers."""
         lead = self.lead
         self.buffers, self.full, self.empty = lead.buffers, lead.full, lead.empty
         self.stages, self.groups, self.ctas = lead.stages, lead.groups, lead.ctas
@@ -51,39 +51,39 @@ class Ring:
 
     @property
     def arrivals(self) -> dict[str, Any]:
-        """Attributes of the arrivals that give a buffer back. Reads of threads (ld.shared, ldmatrix) and the copy
-        TMA unit's writes take different paths to shared memory, and an arrival alone orders accesses of one path only:
-        where threads read, a fence has to stand between, or the TMA unit overwrites what is still to be read."""
+        """Attributes of the arrivals that release a buffer. Threads read (ld.shared, ldmatrix) through the generic
+        proxy and the TMA unit writes through the asynchronous one, and an arrival alone orders accesses of one proxy
+        only: if threads read, a fence is needed, or the TMA unit may overwrite what is still being read."""
         return {"groups": self.groups, "ctas": self.ctas, "proxy": self.plain}
 
     def block_ops(self) -> Iterator[Op]:
-        """All ops of the block and inside of these."""
+        """Yield all ops of the block, nested ones included."""
         for op in self.block:
             yield from op.walk()
 
     @property
     def bytes(self) -> int:
-        """What the copies of one iteration bring."""
+        """The bytes that the copies of one iteration bring."""
         return sum(a.bytes for a in self.allocs)
 
     @property
     def slot_bytes(self) -> int:
-        """What one iteration's buffers take."""
+        """The bytes that one iteration's buffers take."""
         return sum(a.result.type.slot_bytes for a in self.allocs)
 
 
 @dataclass(slots=True, eq=False)
 class ProducerAcquire:
-    """Where the producer waits for the consumers: in front of `loops`, whose loads may see what the program did.
+    """Where the producer waits for the consumers: before `loops`, whose loads may see what the program did.
     `flags`: whether there may be something to see. `bars`: one barrier, at which the consumers arrive if there may be
-    and the loop has an iteration."""
+    something to see and the loop has an iteration."""
 
     loops: list[ops.ForOp]
     flags: dict[ops.ForOp, Value] = field(default_factory=lambda: {})
     bars: Any = None
 
     def arrive(self) -> None:
-        """The consumers' part."""
+        """Emit the consumers' arrivals."""
         for loop in self.loops:
             b = Builder.before_op(loop)
             runs = runs_at_all(b, loop.lb, loop.ub, loop.step)
@@ -93,8 +93,8 @@ class ProducerAcquire:
 
 @dataclass(slots=True, eq=False)
 class Reader:
-    """One of the walks of the consumers through a ring: that of an iteration, or that of the MMAs that are
-    shifted by an iteration. The last walk gives the buffers back."""
+    """One way in which the consumers read a ring: for an iteration, or for the MMAs that are shifted by an
+    iteration. The last reader releases the buffers."""
 
     ring: Ring
     shifted: list[Shifted]
@@ -102,7 +102,7 @@ class Reader:
 
 
 def grouped(loads: list[ops.DescriptorLoadOp], allocs: list[ops.LocalAllocOp]) -> list[Ring]:
-    """Rings of the loads of a block: tiles for the same MMAs go together, and all that MMAs do not read."""
+    """Return the rings of a block's loads: one for the tiles of the same MMAs, and one for tiles that no MMA reads."""
     found: dict[tuple[Op, ...], Ring] = {}
     for load, alloc in zip(loads, allocs, strict=True):
         mmas = [op for op in memory_users(alloc.result) if isinstance(op, ops.WgmmaOp)]
@@ -115,7 +115,7 @@ def grouped(loads: list[ops.DescriptorLoadOp], allocs: list[ops.LocalAllocOp]) -
 
 
 def share(rings: list[Ring]) -> None:
-    """Let loops that follow each other use the same buffers: what one has read the producer fills for the next."""
+    """Let consecutive loops share buffers: the producer refills for the next loop what the one before has read."""
     taken: dict[Block, set[Ring]] = {}
     for number, r in enumerate(rings):
         mine = taken.setdefault(r.block, set())
@@ -141,14 +141,14 @@ def _kind(r: Ring) -> Any:
 
 
 def copying_ctas(load: ops.DescriptorLoadOp, alloc: ops.LocalAllocOp) -> int:
-    """How many CTAs of the cluster copy the tile together: all that load it, if it has as many parts."""
+    """Return how many CTAs of the cluster copy the tile together: all that load it, if it has as many parts."""
     bits = load.result.type.elem.storage_bits
     boxes = boxes_of(alloc.result.type.layout, bits)
     return load.ctas if boxes is not None and boxes.shares(load.ctas, bits) else 1
 
 
 def filled_by(load: ops.DescriptorLoadOp) -> ops.LocalAllocOp | None:
-    """The allocation that a load fills, if the TMA unit can do that."""
+    """Return the allocation that a load fills, if the TMA unit can do that."""
     users = load.result.users()
     if len(users) != 1 or not isinstance(users[0], ops.LocalAllocOp):
         return None
@@ -159,7 +159,7 @@ def filled_by(load: ops.DescriptorLoadOp) -> ops.LocalAllocOp | None:
 
 
 def allocation(load: ops.DescriptorLoadOp) -> ops.LocalAllocOp:
-    """The allocation that a load fills; one is made for a tile that is used in registers."""
+    """Return the allocation that a load fills; make one for a tile that is used in registers."""
     found = filled_by(load)
     if found is not None:
         return found
@@ -176,7 +176,7 @@ def allocation(load: ops.DescriptorLoadOp) -> ops.LocalAllocOp:
 
 
 def readers_of(rings: list[Ring], shifted: list[Shifted]) -> list[Reader]:
-    """The walks through the rings of a loop: those of shifted MMAs come last."""
+    """Return the readers of a loop's rings; those of shifted MMAs come last."""
     readers: list[Reader] = []
     last: list[Reader] = []
     mmas = {d.mma: d for d in shifted}
@@ -191,13 +191,13 @@ def readers_of(rings: list[Ring], shifted: list[Shifted]) -> list[Reader]:
 
 
 def runs_at_all(b: Builder, lb: Value, ub: Value, step: Value) -> Value:
-    """Whether a loop has an iteration."""
+    """Return whether a loop has an iteration."""
     down = (constant_of(step) or 0) < 0
     return b.emit(ops.CmpOp(lb, ub, predicate="gt" if down else "lt"))
 
 
 def advance(b: Builder, slot: Value, phase: Value, stages: int) -> tuple[Value, Value]:
-    """The next buffer, and the phase of its barriers."""
+    """Return the next buffer, and the phase of its barriers."""
     following = b.emit(ops.AddOp(slot, const32(b, 1)))
     wraps = b.emit(ops.CmpOp(following, const32(b, stages), predicate="eq"))
     flipped = b.emit(ops.XorOp(phase, const32(b, 1)))

@@ -1,4 +1,4 @@
-"""Finds the scalars that all roles of a split program see, and computes them in each role that needs them."""
+"""Finds the scalars that all roles of a split program can use, and computes them in each role that needs them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tessera.ops import FuncOp, MakeDescriptorOp, WarpSpecializeOp
 
 
 def shared_scalars(func: FuncOp) -> set[Op]:
-    """Scalars at the top of the function, which both roles see."""
+    """Return the scalars at the top of the function, which all roles can use."""
     kept: set[Op] = set()
     for op in func.body:
         scalar = all(not isinstance(r.type, TileType | SharedType) for r in op.results)
@@ -19,8 +19,8 @@ def shared_scalars(func: FuncOp) -> set[Op]:
 
 
 def repeat_in_roles(split: WarpSpecializeOp, scalars: list[Op]) -> None:
-    """Compute scalars in the roles that need them, each by itself: the producer begins when it has made the barriers
-    ready, and the others have time while they wait for tiles."""
+    """Compute scalars separately in the roles that need them: the producer can begin once it has initialised the
+    barriers, and the others have time while they wait for tiles."""
     for op in reversed(scalars):
         users = {user for r in op.results for user in r.users()}
         roles = {user: _role_of(user, split) for user in users}
@@ -40,7 +40,7 @@ def repeat_in_roles(split: WarpSpecializeOp, scalars: list[Op]) -> None:
 
 
 def _role_of(op: Op, split: WarpSpecializeOp) -> Block | None:
-    """The role's block that an op is in, at any depth."""
+    """Return the role's block that contains an op, at any depth."""
     while op.parent not in split.regions:
         around = op.parent_op()
         if around is None:

@@ -1,4 +1,4 @@
-"""Gives operands that a loop transposes several buffers, so that an MMA may run on meanwhile.
+"""Gives operands that a loop transposes several buffers, so that MMAs may run on meanwhile.
 
     for i:                                    ring = local_alloc of 3 buffers; barrier
       %t = local_load %x                      for i:
@@ -6,10 +6,10 @@
       %d = wgmma %a, %s, %acc                   local_store %t -> ring[i mod 3]
                                                 %d = wgmma %a, ring[i mod 3], %acc
 
-All warps write a buffer and meet before the MMA reads it. A warpgroup comes to that barrier when its MMA of two
-iterations before is done, so that the buffer of three iterations before is free after it: one barrier an iteration.
-Where shared memory is scarce the loop's own tiles come first, and nothing is done where a role of its own will
-transpose the operand (transpose_role.py)."""
+All warps write a buffer and synchronise before the MMA reads it. A warpgroup reaches that barrier when its MMA of two
+iterations before is complete, so that after it the buffer of three iterations before is free: one barrier an iteration.
+Where shared memory is scarce the loop's own tiles come first. Nothing is done where a transpose role
+will transpose the operand (transpose_role.py)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _rotate(loop: ops.ForOp, alloc: ops.LocalAllocOp) -> None:
     ring = ops.LocalAllocOp(None, results=[SharedType((BUFFERS, *t.shape), t.elem, t.layout)])
     ring.attrs["rotates"] = True
     before.emit(ring)
-    before.insert(ops.BarrierOp(loc=loop.loc))  # MMAs of a loop around may still read
+    before.insert(ops.BarrierOp(loc=loop.loc))  # MMAs of an enclosing loop may still read
     zero = const32(before, 0)
 
     def body(new: ops.ForOp, state: list[Value]) -> list[Value]:

@@ -1,5 +1,5 @@
-"""Lets a warp role of its own transpose operands in a loop (warp_specialization.py), so that the consumers only
-multiply.
+"""Gives the transposition of operands in a loop to a warp role of its own (warp_specialization.py), so that the
+consumers only multiply.
 
     consumers, for each i                     consumers                     transpose role
       %t = descriptor_load ...                  wait full[s]                  wait loaded[l], empty[s]
@@ -8,9 +8,9 @@ multiply.
       %s = local_alloc %r                                                     arrive full[s], free[l]
       wgmma %a, %s, %acc
 
-The transpose role walks through the loops as the producer does. The producer fills a ring of loaded tiles for it, and
-it fills one of transposed tiles for the consumers. Reads and writes of shared memory then go on while MMAs run, and
-warpgroups of consumers need not meet."""
+The transpose role walks through the loops as the producer does. The producer fills a ring of loaded tiles for it,
+and it fills a ring of transposed tiles for the consumers. Shared memory is then read and written while MMAs run, and
+the consumers' warpgroups need not synchronise."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from tessera.passes.gpu_scheduling.rings import Ring, advance, copying_ctas, fil
 from tessera.passes.gpu_scheduling.warp_roles import GROUP_WARPS, WarpRoles, roles_with_transpose
 from tessera.passes.neutral.loops import const, const32, only_accumulates
 
-BUFFERS = 3  # of the transposed operand: one is written, one read, one given back
+BUFFERS = 3  # of the transposed operand: one written, one read, one being released
 FEWEST_STAGES = 2  # a ring of one buffer copies nothing ahead
 SLACK = 2048  # bytes for barriers and alignment
-FEWEST_WARPS = 8  # of consumers: a warpgroup that is alone has nobody to meet
+FEWEST_WARPS = 8  # of consumers: a single warpgroup has none to synchronise with
 
 
 @dataclass(frozen=True, slots=True)
 class Transposition:
-    """A tile that is loaded, read to registers and written to shared memory again, for an MMA."""
+    """A tile that is loaded, read to registers and written to shared memory again for an MMA."""
 
     load: ops.DescriptorLoadOp
     alloc: ops.LocalAllocOp
@@ -50,8 +50,7 @@ class Transposition:
 
 
 def transposed_operand(loop: ops.ForOp) -> ops.LocalAllocOp | None:
-    """The buffer of a transposed operand, if the loop has one MMA, which only adds up from iteration to
-    iteration."""
+    """Return the buffer of a transposed operand, if the loop's only MMA just accumulates over its iterations."""
     mmas = [op for op in loop.walk() if isinstance(op, ops.WgmmaOp)]
     if len(mmas) != 1:
         return None
@@ -67,7 +66,7 @@ def transposed_operand(loop: ops.ForOp) -> ops.LocalAllocOp | None:
 def room_for_transposed(
     func: ops.FuncOp, loop: ops.ForOp, transposed: ops.LocalAllocOp, num_warps: int, facts: GpuFacts
 ) -> bool:
-    """Whether there is room for the buffers beside two stages of the tiles that the loop loads."""
+    """Whether the buffers fit beside two stages of the tiles that the loop loads."""
     need = SLACK + BUFFERS * transposed.bytes
     for op in func.walk():
         if isinstance(op, ops.LocalAllocOp) and op is not transposed:
@@ -77,7 +76,7 @@ def room_for_transposed(
 
 
 def transposition_of(func: ops.FuncOp, num_warps: int, facts: GpuFacts) -> Transposition | None:
-    """What a transpose role could do in the only loop that loads tiles through tensor maps, if registers are left."""
+    """Return the work of a transpose role in the only loop that loads through tensor maps, if registers are left."""
     if not (is_enabled("transpose-role") and is_enabled("warp-specialize")):
         return None
     loads = [op for op in func.walk() if isinstance(op, ops.DescriptorLoadOp)]
@@ -95,7 +94,7 @@ def transposition_of(func: ops.FuncOp, num_warps: int, facts: GpuFacts) -> Trans
     load = alloc.init.op if isinstance(alloc, ops.LocalAllocOp) and alloc.init is not None else None
     if not isinstance(load, ops.DescriptorLoadOp) or filled_by(load) is not alloc:
         return None
-    if copying_ctas(load, alloc) > 1:  # the transpose roles of all CTAs would have to give it back
+    if copying_ctas(load, alloc) > 1:  # the transpose roles of all CTAs would have to release it
         return None
     alone = len(alloc.result.uses) == len(read.shared.uses) == len(read.result.uses) == 1
     roles = roles_with_transpose(facts, num_warps, func)
@@ -105,8 +104,8 @@ def transposition_of(func: ops.FuncOp, num_warps: int, facts: GpuFacts) -> Trans
 
 
 class TransposeRole(Producer):
-    """Writes the code of the transpose role: the loops around a tile that it transposes, from `loaded` to
-    `transposed`."""
+    """Writes the code of the transpose role: the loops around a tile that it transposes from the ring `loaded` to the
+    ring `transposed`."""
 
     def __init__(
         self, split: Split, needs: Needs, what: Transposition, loaded: Ring, transposed: Ring
@@ -115,7 +114,7 @@ class TransposeRole(Producer):
         self.what, self.loaded, self.transposed = what, loaded, transposed
 
     def fill(self, ring: Ring, b: Builder, states: States) -> None:
-        """Transpose the tile of an iteration where it was read."""
+        """Transpose an iteration's tile at the point where it was read."""
         if ring is self.loaded:
             return
         (slot, phase), (to, parity) = states[self.loaded], states[self.transposed]
@@ -136,7 +135,7 @@ class TransposeRole(Producer):
 
 
 def _of_fewer_warps(t: TileType) -> TileType:
-    """The tile held by one group of warps; what further warps held is in further registers."""
+    """Return the type of the tile held by one warpgroup: elements of further warps are in further registers."""
     layout: LinearLayout = t.layout
     kept = GROUP_WARPS.bit_length() - 1
     warps = layout.columns("warp")
@@ -149,13 +148,13 @@ def _of_fewer_warps(t: TileType) -> TileType:
 
 
 def late_reading(what: Transposition) -> None:
-    """Consumers wait for the transposed tile right before the MMA."""
+    """Let consumers wait for the transposed tile right before the MMA."""
     what.read.move_before(what.mma)
     what.transposed.move_before(what.mma)
 
 
 def drop_loaded(what: Transposition, view: Value) -> None:
-    """Erase what the consumers do not do any more, after their reading of `view` is gone."""
+    """Erase what the consumers no longer do, once `view` is no longer read."""
     drop_view(view)
     what.alloc.erase()
     what.load.erase()

@@ -1,8 +1,8 @@
-"""Decides how many warps a producer gets, and how the registers of an SM are shared out between the roles.
+"""Decides how many warps a producer gets, and how the registers of an SM are divided between the roles.
 
-The warps of all CTAs that share an SM are dealt out to its sub-partitions, each with its own registers. A producer of
-one warp leaves the consumers the same number as everybody has; a producer of four can hand registers over, as the
-hardware does that by groups of four warps. More CTAs are better as long as the MMAs' registers fit: while one
+The warps of all CTAs on an SM are distributed over its sub-partitions, each with its own registers. A producer of
+one warp leaves the consumers the same number as all warps have; a producer of four can hand registers over, since the
+hardware does that by warpgroups. More CTAs are better as long as the MMAs' registers fit: while one
 waits for its tiles, or stores, the others multiply."""
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tessera.ops import LocalLoadOp, WgmmaOp
 from tessera.passes.gpu_facts import GpuFacts
 
 GROUP_WARPS = 4  # of a warpgroup
-SUB_PARTITIONS = 4  # of an SM, among which its warps are dealt out
+SUB_PARTITIONS = 4  # of an SM, over which its warps are distributed
 GRAIN = 8  # registers of a thread come in multiples
-WORK = 32  # registers of a consumer beside its MMAs' (tools/fit)
-LARGE = 96  # registers of MMAs from which a CTA that is alone hands some over (tools/fit)
-PRODUCER = 40  # registers of a producer's thread that gave the rest away (tools/fit)
+WORK = 32  # registers of a consumer besides those of MMAs (tools/fit)
+LARGE = 96  # registers of MMAs from which a CTA alone on an SM hands some over (tools/fit)
+PRODUCER = 40  # registers of a producer's thread after it gave up the rest (tools/fit)
 SMALL_PRODUCER = 24  # the same where registers are scarce
 TRANSPOSE_REGISTERS = 56  # registers of a thread of the transpose role
-TRANSPOSE_WORK = 24  # registers of a consumer beside its MMAs' where the transpose role needs some
+TRANSPOSE_WORK = 24  # registers of a consumer besides those of MMAs, with a transpose role
 LARGEST = 248  # registers of a thread: 255, in multiples of GRAIN
 HELD_REG32 = 4  # of an operand in registers in one instruction
 MOST_COLUMNS = 256  # of one wgmma (PTX)
@@ -31,8 +31,8 @@ EVEN = (0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class WarpRoles:
-    """Warps of the producer; registers of a thread of the producer's, the consumers' and the transpose role's warps,
-    zeros for even; CTAs that are to share an SM; warps of the transpose role."""
+    """Warps of the producer; registers of a thread of the producer, the consumers and the transpose role, zeros if all
+    have the same; CTAs that are to share an SM; warps of the transpose role."""
 
     warps: int
     registers: tuple[int, int, int]
@@ -41,8 +41,9 @@ class WarpRoles:
 
 
 def roles_for(facts: GpuFacts, consumers: int, reg32: int, fit: int, largest: int = 0) -> WarpRoles:
-    """`consumers`: warps; `reg32`: registers of MMAs that live at a time; `fit`: CTAs for which there is shared
-    memory; `largest`: registers of one instruction, which must be there before any are handed over."""
+    """Return the roles. `consumers`: their warps; `reg32`: registers of MMAs that live at a time; `fit`: CTAs that
+    shared memory has room for; `largest`: registers of one instruction, which must be there before any are handed
+    over."""
     need = reg32 + WORK
     start = largest + WORK
     handover = facts.has_register_handover and consumers >= GROUP_WARPS
@@ -65,7 +66,7 @@ def roles_for(facts: GpuFacts, consumers: int, reg32: int, fit: int, largest: in
 
 
 def roles_with_transpose(facts: GpuFacts, consumers: int, func: Op) -> WarpRoles | None:
-    """The roles with four more warps, which transpose an operand of the consumers' MMAs, if registers are left."""
+    """Return roles with four more warps that transpose an operand of the consumers' MMAs, if registers are left."""
     groups = consumers // GROUP_WARPS
     start = _even(facts, consumers + 2 * GROUP_WARPS, 1)
     kept = (
@@ -81,27 +82,27 @@ def roles_with_transpose(facts: GpuFacts, consumers: int, func: Op) -> WarpRoles
 
 
 def _even(facts: GpuFacts, warps: int, ctas: int) -> int:
-    """Registers of each thread if all have equally many."""
+    """Return the registers of each thread if all threads have the same number."""
     in_a_sub_partition = -(-warps * ctas // SUB_PARTITIONS)
     lanes = in_a_sub_partition * facts.warp_size
     return min(facts.registers, facts.register_file // SUB_PARTITIONS // lanes) // GRAIN * GRAIN
 
 
 def _handed_over(facts: GpuFacts, consumers: int, ctas: int, given: int) -> tuple[int, int]:
-    """Divide the register file (setmaxnreg): registers of a producer's thread, and of a consumer's, which share the
-    rest."""
+    """Divide the register file (setmaxnreg). Return the registers of a producer's thread and of a consumer's, which
+    share the rest."""
     groups = consumers // GROUP_WARPS
     start = _even(facts, consumers + GROUP_WARPS, ctas)
     return given, (start * (groups + 1) - given) // groups // GRAIN * GRAIN
 
 
 def mma_reg32(func: Op) -> int:
-    """Registers of a thread for the results and operands of MMAs that may live at a time."""
+    """Return the registers of a thread for the results and operands of MMAs that may live at a time."""
     return max((_of_block(block) for block in func.all_blocks()), default=0)
 
 
 def instruction_reg32(func: Op) -> int:
-    """Registers of a thread that the largest instruction of an MMA names."""
+    """Return the registers of a thread that the largest instruction of an MMA uses."""
     mmas = [op for op in func.walk() if isinstance(op, WgmmaOp)]
     return max((_of_instruction(op) for op in mmas), default=0)
 
@@ -118,7 +119,7 @@ def _of_block(block: Block) -> int:
     for op in block:
         if isinstance(op, WgmmaOp):
             reg32 += _reg32(op.result.type)
-            if isinstance(op.left.type, TileType):  # the next one is read while this one is used
+            if isinstance(op.left.type, TileType):  # the next one is read while this one is in use
                 reg32 += _reg32(op.left.type) * (2 if isinstance(op.left.op, LocalLoadOp) else 1)
     return reg32
 

@@ -6,15 +6,15 @@
       ... %s ...                                  ... ring[s] ...               tensor_copy ring[s] -> full[s]
                                                   arrive empty[s]
 
-`s` runs through a ring of buffers, `phase` flips at each round; both are carried through all loops around, so that the
-producer runs ahead into the next tile of a persistent program while the consumers still store the last one. It waits
-for them in front of loops whose loads may see what the program does before (ordering.py). The producer repeats
-the scalars that it needs: bounds, offsets, conditions. An MMA of warpgroups that only adds up may run
-on into the next iteration; its buffers are given back one iteration later.
+`s` runs through a ring of buffers, and `phase` flips at each round; both are carried through all loops around, so that
+the producer runs ahead into the next tile of a persistent program while the consumers still store the last one. It
+waits for them before loops whose loads may see what the program does before (ordering.py). The producer repeats the
+scalars that it needs: bounds, offsets, conditions. An MMA of warpgroups that only accumulates may run on
+into the next iteration; its buffers are released one iteration later.
 
-Tiles for the same MMAs share a ring, others have their own, and are given back when they are used up. A chain of
-MMAs (gpu_mma/mma_chains.py) has its last one shifted by an iteration, which walks through its ring on its own. Operands
-of MMAs that are loaded in front of the loops, too, are copied by the producer.
+Tiles for the same MMAs share a ring; others have their own, and are released when they have been used. The last MMA
+of a chain (gpu_mma/mma_chains.py) is shifted by an iteration, and reads its ring one iteration later. The producer
+also copies operands of MMAs that are loaded before the loops.
 
 Where this cannot be done the function stays as it is and the module's attribute `remarks` says why."""
 
@@ -67,7 +67,7 @@ from tessera.passes.neutral.loops import const, const32
 
 CONSUMERS = (4, 8, 16)
 MANY_WARPS = (
-    8  # up to here warpgroups drift apart by themselves; more of them are faster in ping-pong
+    8  # warpgroups up to here drift apart by themselves; more of them are faster in ping-pong
 )
 OUTSIDE = (ops.GridDependencyOp, ops.VolatileAsmOp)
 SLACK = 2048  # bytes of shared memory for barriers and alignment
@@ -105,7 +105,7 @@ def warp_specialize(module: Module, facts: GpuFacts) -> None:
 
 
 def _flags(split: _Split) -> dict[ops.ForOp, Value]:
-    """For each loop in front of which the producer may have to wait for the consumers, whether it has to."""
+    """Return, for each loop before which the producer may have to wait for the consumers, whether it must."""
     if not split.ordered:
         return {}
     Needs(split).collect()  # before anything changes
@@ -153,7 +153,7 @@ def descriptor_to_pointer(module: Module, facts: GpuFacts) -> None:
 
 
 def check_split(module: Module, func: ops.FuncOp, facts: GpuFacts) -> None:
-    """Declined if a function with loops that load tiles through tensor maps would stay whole."""
+    """Raise Declined if a function with loops that load tiles through tensor maps would not be split."""
     Needs(_Split(module, func, _rings(func), facts)).collect()
 
 
@@ -162,7 +162,7 @@ def _remark(module: Module, reason: str) -> None:
 
 
 def _rings(func: ops.FuncOp) -> list[Ring]:
-    """What a kernel loads through tensor maps: in its loops, block by block, and once in front of these."""
+    """Return what a kernel loads through tensor maps: in its loops, block by block, and once before these."""
     rings: list[Ring] = []
     for block in func.all_blocks() if func.kernel else ():
         loads = [op for op in block if isinstance(op, ops.DescriptorLoadOp)]
@@ -203,7 +203,7 @@ class _Split:
         self.reads = not any(isinstance(op, ops.PointerWrite) for op in func.walk())
 
     def _known(self, r: Ring) -> bool:
-        """Keep those loads whose places both roles see from the start."""
+        """Keep the loads whose coordinates both roles know from the start."""
         known = self.kept
         r.loads = [x for x in r.loads if all(v.op is None or v.op in known for v in x.offsets)]
         return bool(r.loads)
@@ -218,10 +218,10 @@ class _Split:
         rest = [
             op for op in self.func.body if op not in self.kept and not isinstance(op, ops.ReturnOp)
         ]
-        # What is shared by both roles stands first.
+        # Scalars that both roles use come first.
         for op in [op for op in self.func.body if op in self.kept]:
             op.move_before(rest[0])
-        start = Builder.at_start(self.func.body)  # while indices are computed barriers get ready
+        start = Builder.at_start(self.func.body)  # barriers are initialised early
         for r in self.rings:
             if r.first is None:
                 self._allocate(r, start)
@@ -253,7 +253,7 @@ class _Split:
         self.module.attrs |= {"producer_warps": warps, "resident_ctas": roles.ctas}
 
     def _transpose_role(self, needs: Needs, start: Builder) -> Block:
-        """The code of the transpose role, if there is one."""
+        """Return the code of the transpose role, if there is one."""
         if self.transposition is not None:
             loaded = next(r for r in self.rings if r.emptied_by_transpose)
             transposed = next(r for r in self.rings if r.filled_by_transpose)
@@ -263,7 +263,7 @@ class _Split:
         return block
 
     def _group(self) -> None:
-        """Split the loads of each block into rings. In front of inner loops only operands of MMAs get one."""
+        """Split the loads of each block into rings. Before inner loops only operands of MMAs get one."""
         found: list[Ring] = []
         for r in self.rings:
             inner = any(
@@ -285,7 +285,7 @@ class _Split:
         share(found)
 
     def _leave_room(self) -> WarpRoles:
-        """The roles; with fewer stages if a second CTA then shares the SM with a warpgroup that is alone: while one
+        """Return the roles. Use fewer stages if a second CTA then shares the SM with a CTA of one warpgroup: while one
         works on results of a chain of MMAs, the other one multiplies."""
         if self.transposition is not None:
             return self.transposition.roles
@@ -355,7 +355,7 @@ class _Split:
                 shift_stage(loop, plan.shifted, moved, 0 if self.warps > MANY_WARPS else None)
 
     def _stages(self) -> None:
-        """As many buffers as are asked for and fit beside what else needs shared memory."""
+        """Choose the numbers of buffers: as many as are asked for and fit beside other uses of shared memory."""
         total = self.facts.max_shared_bytes
         room = total - SLACK - self._others()
         default: int = self.module.attrs.get("num_stages", 1)
@@ -381,7 +381,7 @@ class _Split:
                 r.stages = stages
 
     def _others(self) -> int:
-        """Bytes of shared memory besides the rings'. What is needed behind the last loop finds their buffers free."""
+        """Return the bytes of shared memory besides the rings. Code after the last loop reuses the rings' buffers."""
         lasting = largest = 0
         mine = {a for r in self.rings for a in r.allocs}
         tops = list(self.func.body)
@@ -407,7 +407,7 @@ class _Split:
         bars = _places(1 << (r.stages - 1).bit_length())
         alone = (
             self.warps < GROUP_WARPS or r.filled_by_transpose
-        )  # who write sooner than copies come
+        )  # which write sooner than copies arrive
         by_mmas = read_by_mmas([a.result for a in r.allocs])
         r.groups = not alone and by_mmas
         r.plain = not (r.filled_by_transpose or by_mmas)
@@ -430,7 +430,7 @@ class _Split:
 
 
 def _places(count: int) -> SharedType:
-    """A row of barriers."""
+    """Return the type of a row of barriers."""
     return SharedType((count,), int64, shared_linear((count,), (0,)))
 
 

@@ -1,1 +1,1 @@
-"""Simplify tile IR for all targets; `pipeline.py` has the order of these passes."""
+"""Simplify tile IR for all targets; `pipeline.py` lists these passes in order."""

@@ -74,7 +74,7 @@ def known_branch(op: control.IfOp, rw: Rewriter) -> Sequence[Value] | None:
 
 
 def _inline(block: Block, op: Op, rw: Rewriter) -> Sequence[Value]:
-    """Move a block's ops in front of the op around it; the values that the block ends with."""
+    """Move a block's ops in front of the op around it. Return the values that the block yields."""
     for inner in block:
         if not inner.terminator:
             inner.move_before(op)
@@ -84,7 +84,7 @@ def _inline(block: Block, op: Op, rw: Rewriter) -> Sequence[Value]:
 
 @rule(CONTROL, control.IfOp)
 def unused_results_of_if(op: control.IfOp, rw: Rewriter) -> Sequence[Value] | None:
-    """Results that nobody reads, or that are the same value on both sides, leave the `if`."""
+    """Remove results of an `if` that are unused, or the same value on both sides."""
     yields = [b.terminator for b in op.regions]
     same = [
         a if a is b else None for a, b in zip(yields[0].operands, yields[1].operands, strict=True)
@@ -107,7 +107,7 @@ def unused_results_of_if(op: control.IfOp, rw: Rewriter) -> Sequence[Value] | No
 
 @rule(CONTROL, control.ForOp)
 def known_trips(op: control.ForOp, rw: Rewriter) -> Sequence[Value] | None:
-    """A loop that never runs gives its initial values; one that runs once is its body."""
+    """Replace a loop that never runs by its initial values, and one that runs once by its body."""
     bounds = [constant_of(v) for v in (op.lb, op.ub, op.step)]
     if None in bounds or not bounds[2]:
         return None
@@ -123,7 +123,7 @@ def known_trips(op: control.ForOp, rw: Rewriter) -> Sequence[Value] | None:
 
 @rule(CONTROL, control.ForOp)
 def trim_loop(op: control.ForOp, rw: Rewriter) -> Sequence[Value] | None:
-    """Carried values that never change become the initial value; those that nobody needs are dropped."""
+    """Replace carried values that never change by the initial value, and drop unused ones."""
     term = op.body.terminator
     values = zip(op.carried, term.operands, op.inits, strict=True)
     invariant = {i for i, (arg, y, init) in enumerate(values) if y is arg or y is init}
@@ -145,7 +145,7 @@ def trim_loop(op: control.ForOp, rw: Rewriter) -> Sequence[Value] | None:
 
 @rule(CONTROL, control.WhileOp)
 def trim_while(op: control.WhileOp, rw: Rewriter) -> Sequence[Value] | None:
-    """Carried values that neither block changes become the initial value."""
+    """Replace carried values that neither block changes by the initial value."""
     condition, term = op.before.terminator, op.after.terminator
     drop = {
         i
@@ -170,8 +170,8 @@ def trim_while(op: control.WhileOp, rw: Rewriter) -> Sequence[Value] | None:
 
 @rule(CONTROL, control.WhileOp)
 def while_not_entered(op: control.WhileOp, rw: Rewriter) -> Sequence[Value] | None:
-    """A `while` whose condition fails for the initial values gives what its first block passes on. ptxas (12.8, 13.0)
-    finds such loops too, but where one holds a wgmma it drops the accumulator's initial values with the loop."""
+    """Replace a `while` whose condition fails for the initial values by what its first block passes on. ptxas (12.8,
+    13.0) finds such loops too, but if one holds a wgmma it drops the accumulator's initial values with the loop."""
     condition = op.before.terminator.operands[0]
     entered = known_results(op.before, op.inits).get(condition, constant_of(condition))
     if entered is None or entered:
@@ -188,7 +188,7 @@ def _without(drop: set[int], values: Sequence[Value]) -> list[Value]:
 def _rebuild(
     op: control.ForOp | control.WhileOp, new: Op, drop: set[int], rw: Rewriter
 ) -> Sequence[Value]:
-    """Put `new`, which took over the blocks, in place of loop `op`; what replaces the results."""
+    """Put `new`, which took over the blocks, in place of loop `op`. Return the replacements of the results."""
     op.regions = []
     rw.insert(new)
     kept = [r for i, r in enumerate(op.results) if i not in drop]
@@ -224,7 +224,7 @@ RULES = FOLD + SHAPE + MEMORY + CONTROL
 
 @pass_("canonicalize", optimization="canonicalize", counts=True)
 def canonicalize(module: Module) -> None:
-    """Simplify ops by all rules of this module and of `fold.py`, until none applies any more.
+    """Simplify ops by all rules of this module and of `fold.py`, until no rule applies.
 
     Takes: valid IR of any level.
     Gives: IR of that level: constants folded and on the right, no unused pure ops, loops that carry only what changes.

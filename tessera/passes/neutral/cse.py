@@ -1,4 +1,4 @@
-"""Merges common subexpressions: equal pure ops become one, also with those of the blocks around."""
+"""Merges common subexpressions: a pure op is replaced by an equal one in its block or in a block around it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Key = tuple[Any, ...]
 
 
 def _comparable(value: object) -> Any:
-    """An attribute such that == means the same: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
+    """Return a key of an attribute, equal only for identical values: 1, 1.0 and True differ, as do 0.0 and -0.0."""
     return (float, value.hex()) if isinstance(value, float) else (type(value), value)
 
 

@@ -4,7 +4,7 @@
     x = descriptor_load d, [i, j]
 
 becomes a load of base + (i + 0…7)·s + (j + 0…15) where 0 <= i + 0…7 < m and 0 <= j + 0…15 < n. What descriptors
-promise (a base aligned to 16 bytes, strides in multiples of 16 bytes) is kept as hints for vectorisation.
+guarantee (a base aligned to 16 bytes, strides in multiples of 16 bytes) is kept as hints for vectorisation.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ def lower_descriptor_rows(module: Module) -> None:
 
 
 def made_by(v: Value) -> ops.MakeDescriptorOp:
-    """The op that made a descriptor; control flow carries what descriptors are made of."""
+    """Return the op that made a descriptor. Control flow carries the fields of descriptors, not descriptors."""
     assert isinstance(v.op, ops.MakeDescriptorOp), "a descriptor that control flow carries"
     return v.op
 
 
 def lower_access(op: ops.DescriptorLoadOp | ops.DescriptorStoreOp) -> None:
-    """One access as pointers and masks."""
+    """Lower one access to pointers and masks."""
     _Access(op, Builder.before_op(op)).lower()
 
 
 class _Access:
-    """One load, store or atomic of a block."""
+    """Lowers one load, store or atomic of a block."""
 
     def __init__(self, op: Any, builder: Builder):
         self.op = op
@@ -113,7 +113,7 @@ class _Access:
         op.erase()
 
     def _along(self, d: int) -> Value:
-        """0, 1, … along dimension d, extent 1 along the others (int32)."""
+        """Return 0, 1, … along dimension d, with extent 1 along the others (int32)."""
         v = self.b.emit(ops.ArangeOp(start=0, end=self.dims[d]))
         for axis in range(len(self.dims)):
             if axis != d:
@@ -155,7 +155,7 @@ class _Access:
         return tile
 
     def _place(self, d: int, offset: Value) -> Value:
-        """The coordinates along dimension d."""
+        """Return the coordinates along dimension d."""
         steps = self._along(d)
         return self.b.emit(ops.AddOp(self._spread(offset, steps), steps))
 
@@ -177,7 +177,7 @@ class _Access:
 
 
 class _Rows(_Access):
-    """A gather or scatter of rows: the first coordinate is a tile of its own."""
+    """Lowers a gather or scatter of rows, whose first coordinate is a tile."""
 
     def __init__(self, op: ops.DescriptorGatherOp | ops.DescriptorScatterOp, builder: Builder):
         super().__init__(op, builder)

@@ -1,4 +1,4 @@
-"""Folds constants and drops what changes nothing, by rules. Each rule's docstring is before → after."""
+"""Folds constants and removes ops without effect, by rules. Each rule's docstring is before → after."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHAPE = RuleSet()
 
 
 def constant_of(v: Value) -> Any:
-    """The number a value holds in every element, or None."""
+    """Return the number that a value holds in every element, or None."""
     op = v.op
     if isinstance(op, arith.ConstOp):
         return op.value
@@ -27,7 +27,7 @@ def _is_int(v: Value) -> bool:
 
 
 def wrap(value: int, t: dtype) -> int | bool:
-    """`value` modulo the width of integer type t."""
+    """Return `value` modulo the width of integer type t."""
     if t is int1:
         return bool(value & 1)
     value &= (1 << t.bits) - 1
@@ -128,7 +128,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def known_results(block: Block, inputs: Sequence[Value]) -> dict[Value, int | bool]:
-    """The integers of a block that are known if its arguments are `inputs`. `false & x` is false for any x, as
+    """Return the integers of a block that are known if its arguments are `inputs`. `false & x` is false for any x, and
     `true | x` is true."""
     known: dict[Value, int | bool] = {}
 

@@ -12,7 +12,7 @@ from tessera.passes.neutral.fold import constant_of
 
 def _may_trap(op: Op) -> bool:
     """Whether an op must not run where the loop would not have run at all: an integer division may divide by zero
-    (or the smallest number by -1), a `while` may not end."""
+    (or the smallest number by -1), and a `while` may not end."""
     if isinstance(op, control.WhileOp):
         return True
     if not isinstance(op, (arith.DivOp, arith.RemOp)):

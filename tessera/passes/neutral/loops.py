@@ -1,5 +1,5 @@
-"""Takes counted loops apart: a copy of an iteration, several iterations in one, two loops after each other, a loop that
-carries more. Passes and back ends that change loops are made of these steps."""
+"""Rewrites counted loops: copies an iteration, unrolls, splits into two loops, adds carried values. Passes and back
+ends that change loops are made of these steps."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from tessera.passes.neutral.fold import constant_of
 
 
 def const(b: Builder, value: object, t: Type) -> Value:
-    """A constant of a type."""
+    """Return a constant of a type."""
     return b.emit(ConstOp(value=value, results=[t]))
 
 
 def const32(b: Builder, value: int) -> Value:
-    """A constant of int32."""
+    """Return an int32 constant."""
     return const(b, value, int32)
 
 
 def cast(b: Builder, v: Value, t: Type) -> Value:
-    """A number in another type, or itself if it has that type."""
+    """Cast a number to a type that it may already have."""
     return v if v.type == t else b.emit(CastOp(v, results=[t]))
 
 
 def only_accumulates(loop: ForOp, op: Matmul) -> bool:
-    """Whether a matmul adds to a carried accumulator, which nothing else reads or changes."""
+    """Whether a matmul adds to a carried accumulator that nothing else reads or changes."""
     acc = op.acc
     carried = acc.owner is loop.body and acc.index > 0 and len(acc.uses) == 1
     return carried and list(op.result.uses) == [(loop.body.terminator, acc.index - 1)]
@@ -53,8 +53,8 @@ def iteration(
     values: Sequence[Value],
     without: Collection[Op] = (),
 ) -> dict[Value, Value]:
-    """Insert the ops of one iteration, for an index and carried values, but those in `without`. What stands for which
-    value of the body."""
+    """Insert the ops of one iteration except those in `without`, for an index and carried values. Return the mapping
+    from values of the body."""
     mapping = dict(zip(loop.body.args, [index, *values], strict=True))
     for op in loop.body:
         if not op.terminator and op not in without:
@@ -63,13 +63,13 @@ def iteration(
 
 
 def can_unroll(loop: ForOp, count: int) -> bool:
-    """Whether the step is known, and `count` times the step is a number of its type."""
+    """Whether the step is known, and `count` times the step fits its type."""
     step, t = constant_of(loop.step), loop.step.type
     return bool(step) and t.signed and abs(step) * count <= t.get_int_max_value()
 
 
 def unroll_loop(loop: ForOp, count: int) -> ForOp:
-    """Put a loop whose iterations are `count` of `loop` each in front of it, which is left with what is over."""
+    """Insert before a loop another one whose iterations are `count` of its own. The loop is left with the remainder."""
     step, t = constant_of(loop.step), loop.step.type
     b = Builder.before_op(loop)
     middle = _end_of_groups(b, loop, step, count)
@@ -94,7 +94,7 @@ def unroll_loop(loop: ForOp, count: int) -> ForOp:
 
 
 def _end_of_groups(b: Builder, loop: ForOp, step: int, count: int) -> Value:
-    """Where the last whole group of iterations ends, or the loop's end if that comes first; computed in 64 bits."""
+    """Return where the last whole group of iterations ends, at most the loop's end; computed in 64 bits."""
     lb, ub = [cast(b, v, int64) for v in (loop.lb, loop.ub)]
     by = abs(step)
     span = b.emit(SubOp(ub, lb) if step > 0 else SubOp(lb, ub))
@@ -107,8 +107,8 @@ def _end_of_groups(b: Builder, loop: ForOp, step: int, count: int) -> Value:
 
 
 def split_at(loop: ForOp, middle: Value) -> ForOp:
-    """End a loop at `middle`, a value that its induction variable takes or that lies behind its end; the loop that
-    goes on from there, with a body of its own."""
+    """End a loop at `middle`, a value that its induction variable takes or that is beyond its end. Return the loop that
+    continues from there, with a body of its own."""
     later = loop.clone({})
     Builder.after_op(loop).insert(later)
     for old, new in zip(loop.results, later.results, strict=True):
@@ -119,7 +119,7 @@ def split_at(loop: ForOp, middle: Value) -> ForOp:
 
 
 def with_carried(loop: ForOp, inits: Sequence[Value], **attrs: Any) -> ForOp:
-    """A loop in place of another one that carries further values; each stays as it is until its yield is set."""
+    """Replace a loop by one that carries additional values; each stays as it is until its yield is set."""
     args = [loop.body.add_arg(v.type, v.name) for v in inits]
     new = ForOp(
         loop.lb, loop.ub, loop.step, [*loop.inits, *inits],
@@ -137,7 +137,7 @@ def with_carried(loop: ForOp, inits: Sequence[Value], **attrs: Any) -> ForOp:
 
 
 def set_yields(loop: ForOp, values: Sequence[Value]) -> None:
-    """Hand values on to the next iteration: those that are carried last."""
+    """Set the values that are passed to the next iteration, for those that are carried last."""
     end = loop.body.terminator
     for i, v in enumerate(values, len(end.operands) - len(values)):
         end.set_operand(i, v)

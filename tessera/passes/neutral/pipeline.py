@@ -6,16 +6,16 @@ from tessera.passes.neutral.cse import cse
 from tessera.passes.neutral.licm import licm
 from tessera.passes.neutral.while_to_for import while_to_for
 
-CLEAN_UP: list[Pass] = [canonicalize, cse]  # what became unused or equal
+CLEAN_UP: list[Pass] = [canonicalize, cse]  # remove what became unused or equal
 
 
 def neutral_pipeline() -> list[Pass]:
-    """Simplify without knowing the target."""
+    """Return the passes that simplify IR without knowing the target."""
     return [
         canonicalize,
-        cse,  # after folding, which makes equal what was written differently
+        cse,  # after folding, which makes differently written ops equal
         licm,  # before any layout exists, so that no conversion is dragged into a loop
         while_to_for,  # whose bounds LICM put in front of them
-        canonicalize,  # loop-carried values that LICM made invariant, counts that are read inside only
-        cse,  # what stood in a loop and again outside it
+        canonicalize,  # values that LICM made invariant, counts that only the loop reads
+        cse,  # ops that were in a loop and again outside it
     ]

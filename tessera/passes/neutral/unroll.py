@@ -1,4 +1,4 @@
-"""Unrolls loops with `tl.range(loop_unroll_factor=n)`: n iterations in one body, and a loop for those that are left.
+"""Unrolls loops with `tl.range(loop_unroll_factor=n)`: n iterations in one body, and a loop for the remainder.
 
     for i in lb..ub by s (%x = %x0)         %m = lb + (trips // n) * n * s
       ... i, %x ...                     →   %y = for i in lb..%m by n * s (%x = %x0)
@@ -6,7 +6,7 @@
                                             for i in %m..ub by s (%x = %y)
                                                 ... i, %x ...
 
-The copies stand one after the other: the loads of all can be in flight together."""
+The copies follow one another, so that the loads of all of them can be in flight together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST = 32  # copies of one body
 
 @pass_("unroll", optimization="unroll", counts=True)
 def unroll(module: Module) -> None:
-    """Unroll every `for` that asks for it, `tl.range(loop_unroll_factor=n)`.
+    """Unroll every `for` that asks for it by `tl.range(loop_unroll_factor=n)`.
 
     Takes: tile IR whose loops may have the attribute `unroll`; only loops that count up by a constant are changed.
     Gives: a loop with `n` iterations in its body (LARGEST at most), one for what is left; both lose the attribute.

@@ -1,4 +1,4 @@
-"""Makes `for` loops of `while` loops that count, which other passes know how to pipeline, unroll and split into
+"""Turns `while` loops that count into `for` loops, which other passes know how to pipeline, unroll and split into
 roles.
 
     while [%n0, %x] (%n, %a) {                 for %k in %n0..%end by 64, [%n0, %x] (%n, %a) {
@@ -8,8 +8,8 @@ roles.
       yield [%n + 64, %b]                        yield [%n + 64, %b]
     }                                          }
 
-The count is carried, too, as long as it is used after the loop. A count that would leave its type's range ends neither
-loop in a way to rely on."""
+The count is carried, too, as long as it is used after the loop. A count that overflows its type is undefined in
+either kind of loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIRRORED = {"gt": "lt", "lt": "gt"}
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The number of the carried value that counts, the bound that it stays below (or above), and the constant step."""
+    """The index of the carried value that counts, the bound that it stays below (or above), and the constant step."""
 
     number: int
     bound: Value
@@ -37,7 +37,7 @@ class Count:
 
 @pass_("while-to-for", optimization="while-to-for", counts=True)
 def while_to_for(module: Module) -> None:
-    """Make `for` loops of `while` loops that count.
+    """Turn `while` loops that count into `for` loops.
 
     Takes: tile IR after `licm`, so that bounds stand in front of loops.
     Gives: `for` loops where the condition compares a carried int32 or int64 with an invariant bound, and the body adds
@@ -55,7 +55,7 @@ def while_to_for(module: Module) -> None:
 
 
 def _count(op: WhileOp) -> Count | None:
-    """What the loop counts, if that alone decides how long it runs."""
+    """Return what the loop counts, if that alone decides how long it runs."""
     condition, *handed = op.before.terminator.operands
     test = condition.op
     pure = all(x is op.before.terminator or x.effects is Effect.NONE for x in op.before)
@@ -74,7 +74,7 @@ def _count(op: WhileOp) -> Count | None:
 
 
 def _step(op: WhileOp, number: int) -> int | None:
-    """By how much a carried value changes in each iteration, if always by the same."""
+    """Return by how much a carried value changes in each iteration, if always by the same amount."""
     following, v = op.after.terminator.operands[number].op, op.after.args[number]
     if isinstance(following, AddOp):
         others = [x for x in following.operands if x is not v]

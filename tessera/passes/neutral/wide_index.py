@@ -1,14 +1,14 @@
 """Does arithmetic that feeds addresses in int64, where arrays hold 2^31 elements or more.
 
-A kernel computes offsets in int32, as its author wrote them. Where an array is so large that they can wrap, the slice
-of the program that leads from its sources (program ids, `arange`, arguments, constants) to the offset of each `addptr`
-is made a second time in int64; so are comparisons of such offsets, which are the masks. The int32 values stay for their
+A kernel computes offsets in int32, as its author wrote them. Where an array is so large that they may wrap, the slice
+that leads from its sources (program ids, `arange`, arguments, constants) to the offset of each `addptr` is
+duplicated in int64, as are comparisons of such offsets, which are the masks. The int32 values stay for their
 other users. In pseudocode, for `p + (pid * 1024 + arange)` masked by `offs < n`:
 
     offs32 = pid * 1024 + arange               offs64 = int64(pid) * 1024 + int64(arange)
     load(p + offs32, offs32 < n)         →     load(p + offs64, offs64 < int64(n))
 
-Unsigned arithmetic may wrap on purpose and is not followed; what comes from memory or a reduction is extended as it is.
+Unsigned arithmetic may wrap on purpose and is not followed; loaded and reduced values are extended as they are.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def _is_narrow(v: Value) -> bool:
 
 
 class _Widener:
-    """int64 versions of int32 values, made lazily and kept in `wide`; `computed`: those that may differ by a
-    wrap."""
+    """int64 versions of int32 values, made lazily and kept in `wide`; those in `computed` may differ by a wrap."""
 
     def __init__(self) -> None:
         self.wide: dict[Value, Value] = {}
@@ -70,7 +69,7 @@ class _Widener:
         return self._extended(v)
 
     def _extended(self, v: Value) -> Value:
-        """The value itself, extended: a source of the slice."""
+        """Extend the value itself: it is a source of the slice."""
         return _after(v).emit(arith.CastOp(v, results=(_wide_type(v.type),)))
 
     def _computed(self, v: Value, op: Op) -> Value:
@@ -93,7 +92,7 @@ class _Widener:
         return self._extended(v)
 
     def _loop(self, v: Value, loop: control.Loop, index: int) -> Value:
-        """Carry the wide value beside the variable; it is known before what it becomes is looked at."""
+        """Carry the wide value beside the variable; record it before its next value is computed."""
         init, t = self.widened(loop.inits[index]), _wide_type(v.type)
         head = 1 if isinstance(loop, control.ForOp) else 0
         for block in loop.regions:
@@ -107,7 +106,7 @@ class _Widener:
         return self.wide[v]
 
     def _yields(self, op: Op, index: int) -> None:
-        """Yield the wide value of that at `index`, at a place taken before other wide values of this op ask for one."""
+        """Yield the wide value of that at `index`, at a position taken before other wide values of this op need one."""
         ends = [block.terminator for block in op.regions]
         places: list[tuple[Op, int, Value]] = []
         for end in ends:
@@ -136,7 +135,7 @@ def _add_result(op: Op, t: TileType | dtype) -> Value:
 
 
 def _append_operand(op: Op, v: Value) -> int:
-    """One more value in the last field of an op, a variadic one; its place."""
+    """Append a value to the last, variadic field of an op, and return its position."""
     assert op.operand_fields[-1].variadic and op.segments is not None
     place = len(op.operands)
     v.uses[op, place] = None
