@@ -1,1 +1,1 @@
-"""Distribute the elements of tiles over a GPU: layouts of accesses, matrix instructions and all other ops."""
+"""Decide how tiles are distributed over a GPU: layouts of accesses, matrix instructions and all other ops."""
