@@ -1,7 +1,7 @@
 """Moves the registers of a tile to and from shared memory by the accesses that the layout algebra found.
 
-All groups of one access share a few bases: thread offset ^ (constant bits that threads set too), computed once; what is
-left of a group's constant goes into the instruction as an immediate offset.
+All groups of one access share a few bases: the thread's offset xor those constant bits that threads set too, computed
+once. The rest of a group's constant goes into the instruction as an immediate offset.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ BASE_ALIGNMENT = 1024  # of the program's shared memory
 
 
 class SharedPlace:
-    """Where a tile starts in shared memory: an i32 address, `fixed` if no value of the program is in it, and a power
-    of two that divides it."""
+    """Where a tile starts in shared memory: an i32 address, `fixed` if it does not depend on a value of the program,
+    and a power of two that divides it."""
 
     __slots__ = ("address", "alignment", "fixed")
 
@@ -33,14 +33,14 @@ class SharedPlace:
 
 
 def fixed_place(fl: FunctionLowering, offset: int) -> SharedPlace:
-    """The place at a byte offset of the program's shared memory."""
+    """Return the place at a byte offset of the program's shared memory."""
     base = fl.shared_base()
     with fl.w.hoist():
         return SharedPlace(fl.w.add("i32", base, str(offset)), True, _divisor(offset))
 
 
 def place_of(fl: FunctionLowering, view: Value) -> SharedPlace:
-    """The place of a buffer or a view of one."""
+    """Return the place of a buffer or of a view of one."""
     fixed, alignment, op = True, BASE_ALIGNMENT, view.op
     while isinstance(op, SharedView):
         if isinstance(op, LocalIndexOp):
@@ -53,12 +53,12 @@ def place_of(fl: FunctionLowering, view: Value) -> SharedPlace:
 
 
 def _divisor(offset: int) -> int:
-    """The largest power of two, up to the alignment of all shared memory, that divides an offset."""
+    """Return the largest power of two, up to the alignment of all shared memory, that divides an offset."""
     return (offset | BASE_ALIGNMENT) & -(offset | BASE_ALIGNMENT)
 
 
 class Addresses:
-    """(base, immediate) of constant offsets, for thread columns given in elements of `size` bytes."""
+    """Computes (base, immediate) of constant offsets, for thread columns given in elements of `size` bytes."""
 
     __slots__ = ("_bases", "_columns", "_fl", "_mask", "_place", "_size")
 
@@ -89,7 +89,7 @@ class Addresses:
         if not own:
             return split(w.offsets, place.address)
         if 0 < met < place.alignment:
-            # The start has none of these bits: one base serves all, and a flip costs what an addition would.
+            # The start has none of these bits: one base serves all, and an xor costs what an addition would.
             base, constant = self._base(0)
             return w.pure(f"xor i32 {base}, {met}"), constant
         with w.hoist():
@@ -102,7 +102,8 @@ class Addresses:
 
 @lru_cache(maxsize=1024)
 def access_for(dist: LinearLayout, shared: LinearLayout, bits: int, matrix: bool) -> Access:
-    """The cheapest access between registers in `dist` and memory in `shared`; `matrix`: ldmatrix/stmatrix exist."""
+    """Return the cheapest access between registers in `dist` and memory in `shared`; `matrix`: ldmatrix/stmatrix
+    exist."""
     return best_access(offset_map(dist, shared), bits, matrix)
 
 
@@ -111,7 +112,7 @@ def _matrix_reg32(elem: ElementType) -> PackedShape:
 
 
 def flipped(fl: FunctionLowering, regs: list[str], access: MatrixAccess) -> list[str]:
-    """The registers of a group in their places, where lanes have them in different ones."""
+    """Return the registers of a group in order, where the order depends on the lane."""
     for bit, mask in access.flips:
         lane = fl.lane
         with fl.w.hoist():
@@ -132,7 +133,7 @@ def write(
     names: Sequence[str],
     mask: str = "true",
 ) -> None:
-    """Registers to shared memory; `mask` (the same for all lanes of a warp) leaves out writers of copies."""
+    """Write registers to shared memory; `mask` (the same for all lanes of a warp) leaves out writers of copies."""
     addresses = Addresses(fl, place, memory_bits(elem) // 8, access.lane, access.warp)
     if isinstance(access, MatrixAccess):
         reg = _matrix_reg32(elem)
@@ -152,14 +153,14 @@ def write(
 def read(
     fl: FunctionLowering, elem: ElementType, access: Access, place: SharedPlace, out: list[str]
 ) -> None:
-    """Shared memory to registers: fills those places of `out` that the access covers (copies are left alone)."""
+    """Read shared memory to registers: fill those entries of `out` that the access covers (copies are left alone)."""
     reader = Reader(fl, elem, access, place)
     for i in range(len(access.groups)):
         reader.group(i, out)
 
 
 class Reader:
-    """Reads the groups of an access one by one. `came`: a register of each instruction, with its type."""
+    """Reads the groups of an access one by one. `came`: one register of each instruction, with its type."""
 
     __slots__ = ("_addresses", "_elem", "_fl", "_shape", "access", "came")
 
@@ -186,7 +187,7 @@ class Reader:
             out[r] = name
 
     def registers(self, number: int) -> Sequence[int]:
-        """The registers that group `number` fills."""
+        """Return the registers that group `number` fills."""
         if isinstance(self.access, MatrixAccess):
             return [r for reg in self.access.groups[number].reg32 for r in reg]
         return self.access.groups[number].registers

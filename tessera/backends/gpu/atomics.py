@@ -1,9 +1,9 @@
 """Lowers atomic read-modify-write and compare-and-swap on global memory.
 
-Each element acts once, whatever number of threads hold it; a scalar once a program. Where the old value is used,
-copies of it travel through shared memory. A scalar that releases waits for the program's other threads first, so that
-it publishes their writes as well. The elements of a tile are ordered by one fence for all of them, and sums that nobody
-reads go out as vectors.
+Each element is updated once, however many threads hold it; a scalar is updated once a program. Where the old value is
+used, copies of it travel through shared memory. A scalar atomic that releases waits for the program's other threads
+first, so that it publishes their writes as well. One fence orders all elements of a tile. Additions whose old value
+nothing reads are emitted as vectors.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _rmw(fl: FunctionLowering, op: AtomicRmwOp) -> None:
 
 
 def _vector(fl: FunctionLowering, op: AtomicRmwOp, elem: ElementType) -> int:
-    """Elements that one instruction takes."""
+    """Return how many elements one instruction takes."""
     most = fl.target.atomic_width(op.kind, elem)
     return min(most, vector_length(fl.axis, op.ptr, op.mask, elem)) if most > 1 else 1
 
@@ -101,14 +101,14 @@ def _one(
 
 
 def _order(op: AtomicRmwOp) -> Order:
-    """Of one element: fences order the elements of a tile."""
+    """Return the order of one element; a tile's elements are relaxed, and fences order them."""
     return (op.sem if layout_of(op.ptr) is None else "relaxed", op.scope)
 
 
 def _by_exchange(
     fl: FunctionLowering, op: AtomicRmwOp, elem: ElementType, where: Place, value: str, mask: str
 ) -> str:
-    """A 16-bit sum by compare and swap: try with what was last seen there until nobody came between."""
+    """Add 16-bit floats by compare and swap: retry with the value last seen until no other thread intervened."""
     w, t = fl.w, llvm_type(elem)
     before, loop, after = w.block, w.label("retry"), w.label("done")
     w.branch_if(mask, loop, after)
@@ -135,8 +135,8 @@ def _float_extreme(
     mask: str,
     used: bool,
 ) -> str:
-    """Emit an atomic min or max of floats as two of integers on their bits. Non-negative values order as signed
-    integers do, negative ones as unsigned integers the other way round."""
+    """Emit an atomic min or max of floats as two integer atomics on their bits. Non-negative values order as signed
+    integers do, and negative ones in the reverse order of unsigned integers."""
     w, signed, unsigned = fl.w, *_integers(elem)
     bits = as_bits(fl, elem, value)
     t = llvm_type(signed)
@@ -185,7 +185,7 @@ def _spread(
     layout: LinearLayout | None,
     old: Sequence[str],
 ) -> list[str]:
-    """The old values in all threads that hold copies of the elements."""
+    """Return the old values in all threads that hold copies of the elements."""
     elem, start = elem_of(op.result.type), op.attrs.get("scratch", 0)
     owner = fl.owner_mask(layout)
     if layout is None:

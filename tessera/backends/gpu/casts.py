@@ -1,4 +1,4 @@
-"""Converts registers between element types: pairs of narrow floats by the target's instructions, the others by the
+"""Converts registers between element types: pairs of narrow floats by the target's instructions, other types by the
 shared casts (elements/casts.py)."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _cast(fl: FunctionLowering, op: arith.CastOp) -> None:
 
 
 def _paired(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype) -> bool:
-    """Convert fp32 to fp16 or bf16, two registers by one instruction. Gives whether the cast is such a one."""
+    """Convert fp32 to fp16 or bf16, two registers by one instruction. Return whether the cast is of that kind."""
     w, names = fl.w, fl.get(op.x)
     if source is not float32 or target not in (float16, bfloat16) or op.rounding != "rtne":
         return False
@@ -48,7 +48,7 @@ def _paired(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype
 
 
 def _partner(fl: FunctionLowering, v: Value) -> int:
-    """How far apart the registers are whose 16 bits are to share a word: as they will lie in shared memory if they go
+    """Return the distance of registers whose 16-bit results share a 32-bit one: as in shared memory if they are written
     there next, else neighbours."""
     for user in v.users():
         access: Access | None = None
@@ -68,7 +68,7 @@ def _partner(fl: FunctionLowering, v: Value) -> int:
 
 # --- 8-bit floats -----------------------------------------------------------------------------------------------
 def _float8(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype) -> None:
-    """By hardware, two registers at a time, where the target has it (e4m3, e5m2), else in integer arithmetic."""
+    """Convert two registers at a time where the hardware can (e4m3, e5m2), else by integer arithmetic."""
     names, x = fl.get(op.x), fl.scalars
     if source.is_fp8():
         found = fl.target.convert_float8(fl.w, source, float16, names)

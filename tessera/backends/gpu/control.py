@@ -1,8 +1,8 @@
 """Lowers structured control flow to basic blocks with one phi per distinct register, and functions and calls.
 
-Loops are rotated: the condition is tested before the first and after each iteration. Loop-carried addresses that
-advance by the same amount in all registers carry one phi per base: the constants between registers stay in the
-instructions.
+Loops are rotated: the condition is tested before the first and after each iteration. If a loop-carried address
+advances by the same amount in all registers, it carries one phi per base, and the constants between registers stay in
+the instructions.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tessera.dtypes import dtype, int1, pointer_type
 from tessera.ir import Op, TileType, TokenType, Type, Value, elem_of
 from tessera.ops import WgmmaOp, arith, control, tile
 
-# A tensor map: 128 bytes in the kernel's parameters, read where they are.
+# A tensor map: 128 bytes in the kernel's parameters, read in place.
 MAP_PARAMETER = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 Row = list[str]
-Edge = tuple[str, Sequence[str]]  # block it comes from, a value for each phi
+Edge = tuple[str, Sequence[str]]  # (predecessor block, a value for each phi)
 
 
 class Carried:
-    """How the registers of one loop-carried value map to phis: register i is phi `slot` plus a constant; narrow
-    numbers travel in 32-bit registers."""
+    """How the registers of one loop-carried value map to phis: register i is phi `slot` plus a constant. Narrow
+    numbers are packed into 32-bit registers."""
 
     def __init__(self, fl: FunctionLowering, v: Value, inits: Sequence[str], steady: bool) -> None:
         self.fl = fl
@@ -68,7 +68,7 @@ class Carried:
         return row if self.regs is None else unpack(self.fl, self.elem, row, self.regs)
 
     def feed(self, yielded: Sequence[str]) -> Row:
-        """What a back edge brings to each phi."""
+        """Return the values of a back edge for each phi."""
         w = self.fl.w
         row: Row = []
         if self.regs is not None:
@@ -106,7 +106,7 @@ def phi_lines(type: str, names: Sequence[str], edges: Sequence[Edge]) -> list[st
 
 
 def _advances(v: Value, start: Value) -> bool:
-    """Is `v` the value `start` plus the same amount in all registers?"""
+    """Whether `v` is the value `start` plus the same amount in all registers."""
     while v is not start:
         op = v.op
         if not isinstance(op, arith.AddPtrOp | arith.AddOp):
@@ -131,7 +131,7 @@ def _uniform(v: Value) -> bool:
 
 
 def _steady(arg: Value, yielded: Value) -> bool:
-    """May registers of this loop-carried value share a phi?"""
+    """Whether registers of this loop-carried value may share a phi."""
     elem = elem_of(arg.type)
     if not isinstance(arg.type, TileType):
         return False
@@ -145,8 +145,8 @@ def rows(fl: FunctionLowering, values: Sequence[Value]) -> list[Row]:
 
 # --- loops ---------------------------------------------------------------------------------------------------------
 def _stays(loop: Op) -> bool:
-    """Whether a loop is not to be unrolled. Where ptxas 13.0 unrolls a loop whose number of iterations it knows, and
-    arithmetic changes the sum between its asynchronous MMAs, it drops all of these but the last."""
+    """Whether a loop must not be unrolled. If ptxas 13.0 unrolls a loop with a known number of iterations, in which
+    arithmetic changes the accumulator between asynchronous MMAs, it drops all of these but the last."""
     return any(isinstance(op, WgmmaOp) for op in loop.walk())
 
 
@@ -193,7 +193,7 @@ def _while(fl: FunctionLowering, op: control.WhileOp) -> None:
     carried = [Carried(fl, a, i, False) for a, i in zip(op.before.args, rows(fl, op.inits))]
     entry, head, body, after = w.block, w.label("test"), w.label("body"), w.label("done")
     w.branch(head)
-    # Values of `before` are seen after the loop, those of `after` only inside it.
+    # Values of `before` are visible after the loop, those of `after` only inside it.
     w.start(head)
     at = len(w.lines)
     names = [c.fresh() for c in carried]
@@ -246,7 +246,7 @@ def _if(fl: FunctionLowering, op: control.IfOp) -> None:
 
 
 def _join(fl: FunctionLowering, type: str, ends: Sequence[str], one: Row, other: Row) -> Row:
-    """Phis for the distinct pairs of registers."""
+    """Return phis for the distinct pairs of registers."""
     found: dict[tuple[str, str], str] = {}
     result: Row = []
     for a, b in zip(one, other):
@@ -263,13 +263,13 @@ def _join(fl: FunctionLowering, type: str, ends: Sequence[str], one: Row, other:
 
 # --- functions ----------------------------------------------------------------------------------------------------
 def parameter_type(t: Type, kernel: bool) -> str:
-    """LLVM type of a parameter: int1 travels as a byte."""
+    """Return the LLVM type of a parameter: int1 is passed as a byte."""
     found = carried_type(t)
     return "i8" if kernel and found == "i1" else found
 
 
 def lower_function(fl: FunctionLowering) -> str:
-    """The text of the whole function."""
+    """Return the text of the whole function."""
     w, func = fl.w, fl.func
     params: list[str] = []
     for i, arg in enumerate(func.body.args):

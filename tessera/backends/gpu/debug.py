@@ -15,7 +15,7 @@ from tessera.ops import AssertOp, PrintOp
 
 @lowers(PrintOp)
 def _print(fl: FunctionLowering, op: PrintOp) -> None:
-    """`pid (x, y, z) idx (i, j) prefix: value`, a line an element; each element is printed by one thread."""
+    """Print `pid (x, y, z) idx (i, j) prefix: value`, a line for each element, which one thread prints."""
     w = fl.w
     pids = [("i32", fl.target.program_id(w, axis)) for axis in range(3)]
     if not op.args:
@@ -42,12 +42,12 @@ def _print(fl: FunctionLowering, op: PrintOp) -> None:
 
 
 def _literal(text: str) -> str:
-    """A text as part of a format of printf."""
+    """Return a text escaped for a printf format."""
     return text.replace("%", "%%")
 
 
 def _indices(fl: FunctionLowering, layout: LinearLayout, t: TileType) -> list[list[str]]:
-    """Coordinates of each register's element."""
+    """Return the coordinates of each register's element."""
     per_dim: list[list[str]] = []
     for d in range(len(t.shape)):
         columns = [[b[d] for b in layout.bases(name)] for name in ("register", "lane", "warp")]
@@ -58,7 +58,7 @@ def _indices(fl: FunctionLowering, layout: LinearLayout, t: TileType) -> list[li
 def _format(
     fl: FunctionLowering, elem: ElementType, x: str, hexadecimal: bool
 ) -> tuple[str, tuple[str, str]]:
-    """printf's conversion and the value in the type that it reads."""
+    """Return printf's conversion, and the value in the type that it reads."""
     if isinstance(elem, pointer_type):
         return "%p", (llvm_type(elem), x)
     if hexadecimal and elem is not int1:
@@ -80,7 +80,7 @@ def _format(
 
 @lowers(AssertOp)
 def _assert(fl: FunctionLowering, op: AssertOp) -> None:
-    """Threads in which an element is false report the place and stop the grid."""
+    """Let threads in which an element is false report the source line and stop the grid."""
     w = fl.w
     holds = "true"
     for x in dict.fromkeys(fl.get(op.condition)):

@@ -1,12 +1,12 @@
 """Lowers `mma` to matrix instructions on registers, and `dot` to FMAs on operands read from shared memory.
 
-An `mma` tile is a grid of instructions; each thread's registers of an operand are those of instruction (outer, k), k
-fastest, then outer, then batch; accumulators (m, n), n fastest. k is the outer loop, so that neighbouring instructions
-belong to different accumulators and do not wait for each other.
+An `mma` tile is a grid of instructions. A thread's registers of an operand are those of instruction (outer, k), k
+fastest, then outer, then batch; its accumulators are in order (m, n), n fastest. The outer loop runs along k, so that
+neighbouring instructions belong to different accumulators and do not wait for each other.
 
-A `dot` on FMAs writes A and B to scratch in layouts made for this thread arrangement (lanes that share a row or column
-read one reg), and walks along K: each thread reads the next column piece of its rows of A and row piece of its columns
-of B, and multiplies all pairs.
+A `dot` on FMAs writes A and B to scratch in layouts made for the arrangement of threads (lanes that share a row or
+column read one register), and walks along K: each thread reads the next column of its rows of A and the next row of
+its columns of B, and multiplies all pairs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tessera.ops import DotOp, MmaOp
 from tessera.passes.gpu_facts import MmaRow
 from tessera.passes.gpu_layout.rules import fma_operand
 
-AHEAD = 2  # streamed fragments that travel while another one is used
+AHEAD = 2  # streamed fragments that are read ahead of their use
 
 
 # --- matrix instructions ---------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def _mma(fl: FunctionLowering, op: MmaOp) -> None:
 
 
 def _extents(op: MmaOp, a: int, b: int, acc: int, depth: int) -> tuple[int, int, int]:
-    """(batch, rows, columns) of the grid of instructions, from the number of fragments of each operand."""
+    """Return (batch, rows, columns) of the grid of instructions, from the number of fragments of each operand."""
     a, b = a // depth, b // depth
     batch = a * b // acc
     rows, cols = a // batch, b // batch
@@ -72,7 +72,7 @@ def _extents(op: MmaOp, a: int, b: int, acc: int, depth: int) -> tuple[int, int,
 
 
 class _Fragments:
-    """An operand as the fragments of single instructions; one that waits in shared memory is read piece by piece."""
+    """An operand as the fragments of single instructions. One that is still in shared memory is read piece by piece."""
 
     def __init__(self, fl: FunctionLowering, row: MmaRow, v: Value, size: int, depth: int):
         self.fl, self.row, self.elem, self.size, self.depth = fl, row, v.type.elem, size, depth
@@ -93,7 +93,7 @@ class _Fragments:
         return self._same[start : start + self.size]
 
     def fetch(self, outer: int, k: int) -> None:
-        """Read fragment (outer, k), and what comes along with it, if that has not been done."""
+        """Read fragment (outer, k), and what is read together with it, unless that has been done."""
         for r in self._registers(outer, k):
             number = self._source.get(r)
             if number is not None:
@@ -103,7 +103,7 @@ class _Fragments:
                     del self._source[done]
 
     def regs(self, outer: int, k: int) -> list[str]:
-        """What the instruction takes for fragment (outer, k)."""
+        """Return the registers that the instruction takes for fragment (outer, k)."""
         found = self._regs.get((outer, k))
         if found is None:
             self.fetch(outer, k)
@@ -122,8 +122,8 @@ class _Fragments:
 class _Grid:
     """The instructions of one matrix of the batch, in order.
 
-    Of a step along K the operand with more registers is held; fragments of the other one stream by, fetched a little
-    ahead of their use. (ptxas moves the reads as it likes, but needed the fewest registers with this order.)
+    In each step along K the operand with more registers is held; fragments of the other one are streamed, read a little
+    ahead of their use. (ptxas moves the reads as it likes, but used the fewest registers with this order.)
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class _Grid:
         self.held, self.streamed = sides if self.by_rows else reversed(sides)
 
     def walk(self, depth: int) -> Iterator[tuple[int, int, int]]:
-        """(row, column, step) of each instruction, after its operands are asked for."""
+        """Yield (row, column, step) of each instruction, after its operands have been read."""
         held, first_held, count_held = self.held
         streamed, first, count = self.streamed
         order = [(first + s, k) for k in range(depth) for s in range(count)]
@@ -160,7 +160,7 @@ def _pieces(names: Sequence[str], size: int) -> list[list[str]]:
 def _accumulators(
     fl: FunctionLowering, row: MmaRow, names: Sequence[str]
 ) -> tuple[str, list[list[str]]]:
-    """(type of an accumulator register, registers of each fragment); 16-bit ones go in pairs."""
+    """Return (type of an accumulator register, registers of each fragment); 16-bit accumulators are packed in pairs."""
     pieces = _pieces(names, row.registers(2))
     if row.acc.bits != 16:
         return llvm_type(row.acc), pieces
@@ -199,7 +199,7 @@ def multiply_add(fl: FunctionLowering, elem: ElementType, a: str, b: str, c: str
 
 @lru_cache(maxsize=256)
 def _owners(acc: LinearLayout, depth: int, index: int) -> tuple[int, ...]:
-    """Find, for each accumulator register, the operand's first register (k = 0) of the same row of A or column of B."""
+    """Return for each accumulator register the operand's first register (k = 0) of the same row of A or column of B."""
     axis = acc.rank - 1 if index == 0 else acc.rank - 2
     kept = acc.drop_dim(axis)
     found = register_map(kept.unique_registers(), kept)
@@ -211,13 +211,13 @@ def _owners(acc: LinearLayout, depth: int, index: int) -> tuple[int, ...]:
 def _operand_access(
     held: LinearLayout, wanted: LinearLayout, bits: int, matrix: bool
 ) -> tuple[Access, VectorAccess]:
-    """(store, load) of an operand through shared memory."""
+    """Return (store, load) of an operand through shared memory."""
     shared = swizzle_for(held, wanted, bits, store_matrix=matrix)
     return access_for(held, shared, bits, matrix), vector_access(offset_map(wanted, shared), bits)
 
 
 class _Operands:
-    """The registers of A and B, read from shared memory as the walk along K comes to them."""
+    """The registers of A and B, read from shared memory as the walk along K reaches them."""
 
     def __init__(self, fl: FunctionLowering, op: DotOp, depth: int):
         self.names: list[list[str]] = []
@@ -245,6 +245,6 @@ class _Operands:
 
 
 def _by_depth(load: VectorAccess, depth: int) -> list[tuple[int, int]]:
-    """(lowest k, number) of each group, the first to read last. The low bits of a register are its k."""
+    """Return (lowest k, number) of each group, the first to read last. The low bits of a register index are its k."""
     order = [(min(r & (depth - 1) for r in g.registers), i) for i, g in enumerate(load.groups)]
     return sorted(order, reverse=True)

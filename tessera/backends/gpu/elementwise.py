@@ -1,5 +1,5 @@
-"""Applies the shared rows (elements/arith.py) to each register, and has the GPU's own rows: sums that keep constants
-apart for addresses, pairs of 16-bit floats, fast division (casts: casts.py, math: mathlib.py)."""
+"""Applies the shared rows (elements/arith.py) to each register, and adds the GPU's own: sums that keep constants
+separate for addresses, pairs of 16-bit floats, fast division (casts: casts.py, math: mathlib.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tessera.ops import arith, control
 
 
 def elementwise(*classes: type[Op]) -> Callable[[Element], Element]:
-    """Register `fn(x, op, elem, *names) -> name`: one element; `elem` is the type of the first operand."""
+    """Register `fn(x, op, elem, *names) -> name` for one element; `elem` is the type of the first operand."""
 
     def register(fn: Element) -> Element:
         def lower(fl: FunctionLowering, op: Op) -> None:
@@ -34,8 +34,8 @@ def elementwise(*classes: type[Op]) -> Callable[[Element], Element]:
 
 
 def map_registers(fl: FunctionLowering, op: Op, fn: Element, equal: int = 0) -> None:
-    """Apply `fn` to each register, once for equal operands; lists of one value stand for all registers. Registers
-    whose numbers differ only in bits of `equal` are known to get the same result."""
+    """Apply `fn` to each register, once for equal operands; a list of one value stands for all registers. Registers
+    whose numbers differ only in bits of `equal` are known to get equal results."""
     lists = [fl.get(v) for v in op.operands]
     count = max([len(names) for names in lists])
     rows = [names if len(names) == count else names * count for names in lists]
@@ -96,7 +96,7 @@ def _int_sum(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
 
 
 def _has_high_half(op: Op, elem: ElementType) -> bool:
-    """Whether the high half of this product of 32-bit integers is computed too: one instruction gives both."""
+    """Whether the high half of this 32-bit product is computed, too: one instruction gives both halves."""
     operands = set(op.operands)
     return elem.bits == 32 and any(
         isinstance(user, arith.MulHiOp) and set(user.operands) == operands
@@ -107,7 +107,7 @@ def _has_high_half(op: Op, elem: ElementType) -> bool:
 
 
 def _paired(fl: FunctionLowering, op: Any) -> None:
-    """Two 16-bit floats in one instruction, for neighbouring registers."""
+    """Compute two 16-bit floats in one instruction, for neighbouring registers."""
     w, t, flags = fl.w, llvm_type(elem_of(op.lhs.type)), fl.scalars.flags
     left, right = fl.get(op.lhs), fl.get(op.rhs)
     count = max(len(left), len(right))
@@ -122,7 +122,7 @@ def _paired(fl: FunctionLowering, op: Any) -> None:
 
 @lowers(arith.DivOp)
 def _divide(fl: FunctionLowering, op: arith.DivOp) -> None:
-    # Not cheap, and what follows from equal quotients is then computed once as well.
+    # Division is expensive, and what follows from equal quotients is then also computed only once.
     divisors, count = fl.get(op.rhs), max(len(fl.get(op.lhs)), len(fl.get(op.rhs)))
     elem = elem_of(op.lhs.type)
     fast = elem in (float16, bfloat16, float32) and not op.exact
@@ -148,7 +148,7 @@ def _rem(x: Scalar, op: Any, elem: ElementType, a: str, b: str) -> str:
 
 
 def _is_index(v: Value) -> bool:
-    """Whether a number is made of a kernel's arguments, program ids, ranges and constants alone, nothing of memory."""
+    """Whether a number is computed only from arguments, program ids, ranges and constants, not from memory."""
     seen: set[Value] = set()
     work = [v]
     while work:
@@ -173,7 +173,7 @@ def _is_index(v: Value) -> bool:
 
 
 def _index_quotient(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
-    """Without a guard: a divisor made of arguments and indices is taken to be positive (analysis/sign.py)."""
+    """Divide without a guard: a divisor made of arguments and indices is assumed to be positive (analysis/sign.py)."""
     if elem is int1 or number_in(b) is not None:
         return TABLE[type(op)](x, op, elem, a, b)
     return x.op(f"{'s' if elem.signed else 'u'}{op.opcode}", llvm_type(elem), a, b)
@@ -185,7 +185,7 @@ def _div_fast(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
 
 
 def _div_by_few(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
-    """As the fast division of all floats computes it, but what depends on the divisor alone is computed once: its
+    """Divide like the fast division of all floats, but compute once what depends on the divisor alone: its
     reciprocal, and the power of two that keeps both in range."""
     e = "float"
     a, b = (to_float32(x, elem, v) for v in (a, b))
@@ -230,7 +230,7 @@ def _abs(x: Scalar, op: Op, elem: ElementType, a: str) -> str:
         return x.convert("bitcast", "i16", x.op("and", "i16", bits, "32767"), t)
     if is_float(elem) or not elem.signed:
         return TABLE[arith.AbsOp](x, op, elem, a)
-    # Not by the instruction, of whose results ptxas assumes that none is negative: that of the least number is.
+    # ptxas assumes that the result of its instruction is non-negative, but that of the least number is not.
     negative = w.pure(f"ashr {t} {a}, {elem.bits - 1}")
     flipped = w.pure(f"xor {t} {a}, {negative}")
     return w.add(t, flipped, w.pure(f"lshr {t} {a}, {elem.bits - 1}"))
@@ -248,8 +248,8 @@ def _compare(fl: FunctionLowering, op: arith.CmpOp) -> None:
 
 
 def _compared(x: Scalar, op: arith.CmpOp, elem: ElementType, a: str, b: str) -> str:
-    """Known where all threads' elements of a register lie on one side of a number, as those of a tile of 1,024 that lie
-    behind the end of a row of 768: nothing is loaded, computed or stored for them."""
+    """Compare; the result is constant if all threads' elements of a register are on one side of a number, as in a tile
+    of 1,024 beyond the end of a row of 768. Nothing is then loaded, computed or stored for them."""
     if op.predicate in ORDERS and not is_float(elem) and is_number(b):
         base, constant = split(x.w.offsets, a)
         most = x.w.limits.get(base)
@@ -261,7 +261,7 @@ def _compared(x: Scalar, op: arith.CmpOp, elem: ElementType, a: str, b: str) -> 
 
 
 def _constant_bits(fl: FunctionLowering, v: Value) -> int:
-    """Bits of register numbers that move within runs of equal elements, as masks have in front of a row's end."""
+    """Return bits of register numbers that move within runs of equal elements, as in masks before a row's end."""
     layout = getattr(v.type, "layout", None)
     if layout is None:
         return 0
@@ -281,10 +281,10 @@ def _hint(fl: FunctionLowering, op: arith.HintOp) -> None:
 # --- pointers ---------------------------------------------------------------------------------------------------
 @elementwise(arith.AddPtrOp)
 def _addptr(x: Scalar, op: Any, elem: ElementType, pointer: str, offset: str) -> str:
-    """A base that registers share plus a constant number of bytes.
+    """Emit a base that registers share plus a constant number of bytes.
 
-    The constant part of a signed 32-bit offset is taken out of the sign extension: an offset whose sum wraps around is
-    no address inside any array.
+    The constant part of a signed 32-bit offset is moved out of the sign extension: an offset whose sum wraps around is
+    not an address inside any array.
     """
     w = x.w
     size = memory_bits(elem.element_ty) // 8

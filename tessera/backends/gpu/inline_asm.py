@@ -1,7 +1,7 @@
-"""Lowers assembly given by the kernel's author, which takes `pack` elements of each operand at a time.
+"""Lowers assembly from the kernel's source, which takes `pack` elements of each operand at a time.
 
-Elements of fewer than 32 bits travel packed in registers of the width that the constraint letter says (`h`: 16 bits,
-else 32): with pack=4, four bytes make one `r` register.
+Elements of fewer than 32 bits are packed in registers of the width that the constraint letter gives (`h`: 16 bits,
+else 32): with pack=4, four bytes fill one `r` register.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _inline_asm(fl: FunctionLowering, op: Any) -> None:
 
 
 def _registers(op: Any) -> tuple[list[str], list[str]]:
-    """LLVM types of the output and of the input registers, from the constraints."""
+    """Return the LLVM types of the output and of the input registers, from the constraints."""
     outputs: list[str] = []
     inputs: list[str] = []
     for part in op.constraints.replace(" ", "").split(","):
@@ -72,7 +72,7 @@ def _per_register(bits: int, pack: int) -> int:
 
 
 def _count(v: Value, pack: int) -> int:
-    """Registers of `pack` elements."""
+    """Return how many registers hold `pack` elements."""
     return -(-pack // _per_register(memory_bits(elem_of(v.type)), pack))
 
 
@@ -85,7 +85,7 @@ def _check(op: Op, what: str, given: int, needed: int) -> None:
 
 
 def _packed(fl: FunctionLowering, elem: ElementType, names: Sequence[str], kinds: Any) -> list[str]:
-    """Elements in registers of the given types, typed."""
+    """Return elements packed in registers of the given types, with their types."""
     w, bits = fl.w, memory_bits(elem)
     per = _per_register(bits, len(names))
     result: list[str] = []
@@ -127,7 +127,7 @@ def _retyped(fl: FunctionLowering, x: str, have: str, want: str) -> str:
 def _call(
     fl: FunctionLowering, op: Any, outputs: Sequence[str], given: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """One invocation: (type, name) of each output register."""
+    """Emit one invocation. Return (type, name) of each output register."""
     text = "".join(c if c.isprintable() and c not in '"\\' else f"\\{ord(c):02X}" for c in op.asm)
     result = outputs[0] if len(outputs) == 1 else "{" + ", ".join(outputs) + "}"
     constraints = op.constraints.replace(" ", "")

@@ -1,8 +1,8 @@
-"""Writes source lines into LLVM IR: from which line of the kernel, through which inlined calls, an instruction comes.
+"""Writes source lines into LLVM IR: the kernel's line, and the inlined calls, that each instruction comes from.
 
-The lowering writes a comment `;@3` where instructions of place 3 begin. When a function is complete, `attach` turns
-the comments into `!dbg` of the instructions behind them. The metadata asks for line directives alone: profilers and
-sanitizers can name lines, and the code stays what it was.
+The lowering writes a comment `;@3` where instructions of location 3 begin. When a function is complete, `attach` turns
+the comments into `!dbg` of the instructions after them. The metadata only requests line directives: profilers and
+sanitizers can name lines, and the code is unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MARK = ";@"
 
 
 class LineTable:
-    """Debug metadata of one module. Numbers are handed out in the order of need; `render` gives the nodes."""
+    """Debug metadata of one module. Nodes are numbered as they are needed; `render` returns them."""
 
     def __init__(self) -> None:
         self.nodes: list[str] = []
@@ -26,7 +26,7 @@ class LineTable:
         self._unit = self._type = -1
 
     def function(self, name: str, loc: Loc) -> int:
-        """The subprogram `name` that stands at `loc.first_line` of its file."""
+        """Return the subprogram `name`, defined at `loc.first_line` of its file."""
         key = (name, loc.file, loc.first_line)
         if key not in self._functions:
             file = self._file(loc.file)
@@ -40,7 +40,8 @@ class LineTable:
         return self._functions[key]
 
     def place(self, loc: Loc, scope: int) -> int:
-        """The location node of `loc` in the function with subprogram `scope`, into which its calls were inlined."""
+        """Return the location node of `loc` in the function with subprogram `scope`, into which its calls were
+        inlined."""
         outer, *inner = loc.chain()
         at = self._location(outer, scope, -1)
         for step in inner:
@@ -88,17 +89,17 @@ class LineTable:
 
 
 class FunctionLines:
-    """The places of one function: numbers for the marks while it is written, metadata when it is done."""
+    """The locations of one function: numbers for the marks while it is written, metadata when it is complete."""
 
     def __init__(self, table: LineTable, name: str) -> None:
         self.table, self.name = table, name
         self.scope = -1
         self.current = -1
         self._numbers: dict[int, int] = {}
-        self._locs: list[Loc] = []  # by number; they keep the keys of `_numbers` alive
+        self._locs: list[Loc] = []  # by number; the list keeps the keys of `_numbers` alive
 
     def enter(self, loc: Loc | None, lines: list[str]) -> int:
-        """Instructions that follow come from `loc`. Returns what `leave` wants."""
+        """Set the location of the following instructions to `loc`. Return the argument of `leave`."""
         before = self.current
         if loc is not None:
             number = self._numbers.get(id(loc))
@@ -118,7 +119,7 @@ class FunctionLines:
             lines.append(f"{MARK}{number}")
 
     def attach(self, lines: Iterable[str]) -> list[str]:
-        """The lines without marks, each instruction with its place."""
+        """Return the lines without marks, each instruction with its location."""
         done: list[str] = []
         suffixes: dict[str, str] = {}
         suffix = ""
@@ -140,5 +141,5 @@ class FunctionLines:
 
 
 def _plain(path: str) -> str:
-    """ptxas takes no other characters in names of files."""
+    """Replace characters that ptxas rejects in file names."""
     return "".join(c if " " <= c <= "~" and c not in '"\\' else "_" for c in path)

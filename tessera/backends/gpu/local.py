@@ -63,9 +63,9 @@ def _load(fl: FunctionLowering, op: ops.LocalLoadOp) -> None:
 
 
 def can_wait(op: ops.LocalLoadOp) -> bool:
-    """May the matrix instruction that uses this tile read it piece by piece? Then few registers hold it at a time.
+    """Whether the matrix instruction that uses this tile may read it piece by piece, so that few registers hold it.
 
-    Nothing may touch shared memory in between, where the buffer may be dead already.
+    No op in between may touch shared memory, since the buffer may be dead by then.
     """
     users = [u for u in op.result.users() if not isinstance(u, ops.MbarrierArriveOp)]
     if len(users) != 1 or not isinstance(users[0], ops.MmaOp) or users[0].a is users[0].b:
@@ -92,7 +92,8 @@ def _store_tile(fl: FunctionLowering, value: Value, view: Value) -> None:
 
 
 def warp_owner(fl: FunctionLowering, layout: LinearLayout) -> str:
-    """i1: this warp holds the first copies. Copies in other lanes are harmless: writes of one word cost one pass."""
+    """Return an i1: this warp holds the first copies. Copies in other lanes are harmless: they write one word at
+    once."""
     free = layout.free_masks().get("warp", 0)
     if not free:
         return "true"
@@ -143,7 +144,7 @@ def _copy_later(
 def _copy_own(
     fl: FunctionLowering, op: ops.AsyncCopyOp, vec: int, addresses: Addresses, at: list[int]
 ) -> None:
-    """Where only this thread will read: a mask that is off skips the copy, and stores what is to be read there."""
+    """Copy what only this thread reads: where the mask is false, store the `other` value instead of copying."""
     w, elem, layout, pointers = fl.w, op.shared.type.elem, op.ptr.type.layout, fl.get(op.ptr)
     size = vec * memory_bits(elem) // 8
     masks = registers(fl, op.mask, len(pointers))
@@ -164,7 +165,7 @@ def _copy_own(
 
 
 def straight_run(offsets: OffsetMap) -> int:
-    """Registers i..i+n-1 (n divides i) that lie side by side in shared memory, in order and aligned."""
+    """Return n such that registers i..i+n-1 (n divides i) are adjacent in shared memory, in order and aligned."""
     bits = 0
     while bits < len(offsets.register) and offsets.register[bits] == 1 << bits:
         bits += 1
@@ -178,7 +179,7 @@ def straight_run(offsets: OffsetMap) -> int:
 def _copy_now(
     fl: FunctionLowering, op: ops.AsyncCopyOp, vec: int, addresses: Addresses, at: list[int]
 ) -> None:
-    """Through registers: for pieces below 4 bytes, and where masked-off elements are not zero."""
+    """Copy through registers: pieces below 4 bytes, and tiles whose masked elements are not zero."""
     w, elem, layout = fl.w, op.shared.type.elem, op.ptr.type.layout
     pointers, owner = fl.get(op.ptr), fl.owner_mask(layout)
     masks = registers(fl, op.mask, len(pointers))

@@ -1,4 +1,4 @@
-"""Lowers gather and histogram: both go through shared memory, indexed by data."""
+"""Lowers gather and histogram: both use shared memory at addresses that depend on data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOLDERS = ("register", "lane", "warp")
 
 @lowers(GatherOp)
 def _gather(fl: FunctionLowering, op: GatherOp) -> None:
-    """The tile goes to shared memory in row-major order; each element is read at its own address."""
+    """Write the tile to shared memory in row-major order, then read each element at its own address."""
     w, elem, start = fl.w, elem_of(op.x.type), op.attrs["scratch"]
     size, source = elem.storage_bytes, op.x.type.layout
     columns = [[c * size for c in source.columns(d)] for d in HOLDERS]
@@ -55,7 +55,7 @@ def _dot(coords: tuple[int, ...], strides: list[int], skip: int) -> int:
 
 @lowers(HistogramOp)
 def _histogram(fl: FunctionLowering, op: HistogramOp) -> None:
-    """Counters in shared memory: cleared, counted up by all threads, read."""
+    """Keep counters in shared memory: clear them, let all threads count, read them."""
     w, start = fl.w, op.attrs["scratch"]
     base = w.add("i32", fl.shared_base(), str(start))
     _clear(fl, base, op.bins)

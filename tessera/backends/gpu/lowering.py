@@ -23,7 +23,7 @@ from tessera.layout.linear import LinearLayout
 from tessera.layout.matrix_ops import images
 from tessera.ops import Loop, Matmul
 
-PROGRAMS = "%programs"  # the parameter that has the launch's grid, three i32
+PROGRAMS = "%programs"  # the parameter that holds the launch's grid, three i32
 Lowering = Callable[["FunctionLowering", Any], None]
 LOWERINGS: dict[type[Op], Lowering] = {}
 
@@ -40,7 +40,7 @@ def lowers(*classes: type[Op]) -> Callable[[Lowering], Lowering]:
 
 
 class FunctionLowering:
-    """Lowers one function; `w` writes its text, `values` holds what each IR value became."""
+    """Lowers one function; `w` writes its text, `values` maps each IR value to its LLVM values."""
 
     def __init__(
         self, module: Module, func: Any, text: ModuleText, target: GpuTarget, *, fusion: bool = True
@@ -50,7 +50,7 @@ class FunctionLowering:
         self.num_warps: int = module.attrs.get("num_warps", 4)
         self.warp_bits = self.num_warps.bit_length() - 1
         self.values: dict[Value, list[str]] = {}
-        self.deferred: dict[Value, Any] = {}  # reads of shared memory that their one user will make
+        self.deferred: dict[Value, Any] = {}  # shared loads that their only user emits
         self.readers: dict[
             Value, Any
         ] = {}  # of tiles read from shared memory: which registers came
@@ -58,13 +58,13 @@ class FunctionLowering:
         self.scalars = Scalar(self.w, target, contract=fusion)
         self.kernel: bool = func.kernel
         self.extra_attributes = ""
-        self.single = False  # one thread runs this
+        self.single = False  # only one thread runs this code
         self.role_mask: int | None = None  # of the thread's number, in a role of fewer warps
         self.tensor_maps = len(module.attrs.get("tensor_maps", ())) if self.kernel else 0
         # Whether CTAs run several programs; the launch's grid is then a parameter.
         self.persistent = bool(self.kernel and module.attrs.get("persistent"))
         self.lines = FunctionLines(text.lines, func.name) if text.lines is not None else None
-        # What the program does before it ends, by name.
+        # Code that runs before the program ends, by name.
         self.at_end: dict[str, Callable[[], None]] = {}
 
     # --- values ------------------------------------------------------------------------------------------
@@ -90,8 +90,8 @@ class FunctionLowering:
 
     @contextmanager
     def role_of_warps(self, warps: int) -> Generator[None]:
-        """Code that `warps` further warps run, a power of two of them, whose first thread's number is a multiple of
-        theirs. Its layouts are for so many."""
+        """Lower code that `warps` additional warps run. `warps` is a power of two, and the number of their first thread
+        is a multiple of theirs. Layouts in it are for that many warps."""
         before = self.num_warps, self.warp_bits
         self.num_warps, self.warp_bits = warps, warps.bit_length() - 1
         self.role_mask = 32 * warps - 1
@@ -116,9 +116,9 @@ class FunctionLowering:
             return self.w.pure(f"lshr i32 {thread}, 5")
 
     def thread_sum(self, columns: Sequence[int]) -> str:
-        """XOR of the columns of the set bits of the thread index; "" if all are zero.
+        """Return the XOR of the columns of the set bits of the thread index; "" if all are zero.
 
-        Runs of bits with columns c, 2c, 4c, ... are one masked shift.
+        A run of bits with columns c, 2c, 4c, ... takes one masked shift.
         """
         thread = self.thread
         with self.w.hoist():
@@ -133,7 +133,7 @@ class FunctionLowering:
             if not first:
                 continue
             low = first & -first
-            # Only runs of one-bit columns: with more bits, the copies would meet and carry.
+            # Only runs of one-bit columns qualify: with more bits, the shifted copies would overlap.
             while first == low and bit < len(columns) and columns[bit] == columns[bit - 1] << 1:
                 bit += 1
             part = self._thread_bits(thread, start, bit - start, low.bit_length() - 1)
@@ -151,7 +151,7 @@ class FunctionLowering:
         return result
 
     def _thread_bits(self, value: str, start: int, count: int, shift: int) -> str:
-        """((thread >> start) & mask) << shift."""
+        """Return ((thread >> start) & mask) << shift."""
         w = self.w
         top = start + count == 5 + self.warp_bits
         if top and shift == 0:
@@ -167,14 +167,14 @@ class FunctionLowering:
         )
 
     def thread_columns(self, lane: Sequence[int], warp: Sequence[int]) -> list[int]:
-        """Columns by bit of the thread index."""
+        """Return the columns by bit of the thread index."""
         lanes = list(lane) + [0] * (5 - len(lane))
         return lanes + list(warp)
 
     def element_offsets(
         self, register: Sequence[int], lane: Sequence[int], warp: Sequence[int]
     ) -> list[str]:
-        """i32 value of map(register, lane, warp) for each register of this thread."""
+        """Return the i32 value of map(register, lane, warp) for each register of this thread."""
         w = self.w
         columns = self.thread_columns(lane, warp)
         base = self.thread_sum(columns)
@@ -185,7 +185,7 @@ class FunctionLowering:
             return [self.combine_offset(base, constant, mask) for constant in images(register)]
 
     def combine_offset(self, base: str, constant: int, thread_mask: int) -> str:
-        """base ^ constant, the part of the constant that no thread sets as an added constant."""
+        """Return base ^ constant; bits of the constant that no thread sets are added."""
         w = self.w
         if not base:
             return str(constant)
@@ -196,26 +196,27 @@ class FunctionLowering:
         return w.add_const("i32", base, constant)
 
     def flat_indices(self, layout: LinearLayout) -> list[str]:
-        """Row-major element index held by each register of this thread."""
+        """Return the row-major element index of each register of this thread."""
         return self.element_offsets(*[layout.columns(d) for d in ("register", "lane", "warp")])
 
     def shared_base(self) -> str:
-        """i32 address of the program's shared memory."""
+        """Return the i32 address of the program's shared memory."""
         with self.w.hoist():
             return self.w.pure("ptrtoint ptr addrspace(3) @smem to i32")
 
     def shared_addresses(
         self, start: int, register: Sequence[int], lane: Sequence[int], warp: Sequence[int]
     ) -> list[str]:
-        """i32 shared address of each register, from columns in bytes, in an area that begins at byte `start`."""
+        """Return the i32 shared address of each register, from columns in bytes, in an area that starts at byte
+        `start`."""
         base, offsets = self.shared_base(), self.element_offsets(register, lane, warp)
         w = self.w
         with w.hoist():
             return [w.add("i32", w.add("i32", base, x), str(start)) for x in offsets]
 
     def owner_mask(self, layout: LinearLayout | None, distinct_warps: int = 0) -> str:
-        """i1: this thread holds the first copy of its elements ("true" if there are no copies). Warps that differ in
-        the bits `distinct_warps` hold different data although the layout does not say so."""
+        """Return an i1: this thread holds the first copy of its elements ("true" if there are no copies). Warps that
+        differ in the bits `distinct_warps` hold different data although the layout does not say so."""
         w = self.w
         if layout is None:
             bits = (1 << (5 + self.warp_bits)) - 1
@@ -235,7 +236,7 @@ class FunctionLowering:
 
     # --- ops -----------------------------------------------------------------------------------------------
     def lower_block(self, block: Block) -> None:
-        """All ops but the terminator."""
+        """Lower all ops but the terminator."""
         for op in block:
             if op.terminator:
                 return
@@ -256,7 +257,7 @@ class FunctionLowering:
             self.lines.leave(before, self.w.lines)
 
     def attributes(self) -> str:
-        """Attributes of the function."""
+        """Return the attributes of the function."""
         if not self.kernel:
             return "nounwind"
         warps = self.num_warps + self.module.attrs.get("producer_warps", 0)
@@ -267,7 +268,7 @@ class FunctionLowering:
 
     @property
     def has_mma(self) -> bool:
-        """Whether the program has MMAs, and so all registers of an SM for one CTA."""
+        """Whether the program has MMAs, and so may take all registers of an SM for one CTA."""
         return any(isinstance(op, Matmul) for op in self.module.walk())
 
     def register_types(self, t: Type) -> str:
@@ -275,12 +276,12 @@ class FunctionLowering:
 
 
 def registers_of(t: Type) -> int:
-    """Number of register values that hold a value of type `t` in one thread."""
+    """Return how many register values hold a value of type `t` in one thread."""
     if isinstance(t, TileType):
         return t.layout.size("register")
     return 0 if isinstance(t, TokenType) else 1
 
 
 def carried_type(t: Type) -> str:
-    """LLVM type of each register of a value that is carried around a loop."""
+    """Return the LLVM type of each register of a loop-carried value."""
     return "i32" if isinstance(t, SharedType) else llvm_type(elem_of(t))

@@ -1,7 +1,7 @@
-"""Writes what the shared mathematical functions (elements/) leave to a GPU: the exact reduction of large angles, fmod.
+"""Writes the parts of the shared math functions (elements/) that a GPU must provide: reduction of large angles, fmod.
 
-Functions that hot loops use in fp32 are written in place, the others once a module. What has no fp32 version goes
-through the one of fp64, which makes it correctly rounded in all but a few cases in a million.
+fp32 functions used in hot loops are inlined, others are written once a module. A function without an fp32 version
+goes through the fp64 one, whose result is correctly rounded in all but a few cases in a million.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def scalar(m: Floats) -> Scalar:
 
 # --- large angles --------------------------------------------------------------------------------------------
 def _reduced(m: Floats, x: str) -> tuple[str, str]:
-    """(quadrant, r) of a large argument, exact: the bits of 2/pi around its exponent times its mantissa.
+    """Return (quadrant, r) of a large argument, exactly: the bits of 2/pi around its exponent times its mantissa.
 
     x = m 2**e. Bits of 2/pi of weight 4 2**-e and more only add whole turns; the 192 bits that follow, times m, give
     the turn in quarters with two bits before the point.
@@ -43,7 +43,7 @@ def _reduced(m: Floats, x: str) -> tuple[str, str]:
     mantissa = m.iop("or", m.iop("and", raw, (1 << shift) - 1), 1 << shift)
     if not double:
         mantissa, e = w.pure(f"zext i32 {mantissa} to i64"), w.pure(f"sext i32 {e} to i64")
-    first = w.pure(f"add i64 {e}, 62")  # bit e - 2 of the number, 64 zeros stand before it
+    first = w.pure(f"add i64 {e}, 62")  # bit e - 2 of the number, which is preceded by 64 zeros
     word, bit = w.pure(f"lshr i64 {first}, 6"), w.pure(f"and i64 {first}, 63")
     table = [0, *TWO_OVER_PI]
     values = ", ".join(f"i64 {v - (1 << 64) if v >> 63 else v}" for v in table)
@@ -68,7 +68,7 @@ def _reduced(m: Floats, x: str) -> tuple[str, str]:
     quarter = w.pure(f"trunc i128 {w.pure(f'lshr i128 {turns}, 126')} to {m.int}")
     half = w.pure(f"trunc i128 {w.pure(f'lshr i128 {turns}, 125')} to {m.int}")
     quadrant = m.iop("add", quarter, m.iop("and", half, 1))
-    rest = w.pure(f"shl i128 {turns}, 2")  # signed: what is left of the quarter after rounding
+    rest = w.pure(f"shl i128 {turns}, 2")  # signed: the remainder of the quarter after rounding
     upper = w.pure(f"trunc i128 {w.pure(f'lshr i128 {rest}, 64')} to i64")
     lower = w.pure(f"trunc i128 {rest} to i64")
     upper = w.pure(f"sitofp i64 {upper} to double")
@@ -100,8 +100,8 @@ function("far_tan", float64)(_far("tan"))
 # --- remainder -----------------------------------------------------------------------------------------------------
 @function("fmod", float64)
 def _fmod(m: Floats, x: str, y: str) -> str:
-    """Remainder of the magnitudes, exact: multiples of y times a power of two are taken off, 50 bits of the quotient
-    in a step. A quotient that rounded up leaves a remainder below zero, which one more divisor repairs."""
+    """Return the exact remainder of the magnitudes. Each step subtracts a multiple of y times a power of two, for 50
+    bits of the quotient. A quotient that rounded up leaves a negative remainder, which one more divisor corrects."""
     w, zero = scalar(m).w, m.const(0.0)
     ay, start = m.abs(y), m.abs(x)
     loop, step, after = w.label("loop"), w.label("step"), w.label("done")
@@ -122,7 +122,7 @@ def _fmod(m: Floats, x: str, y: str) -> str:
     gap = m.iop("sub", m.iop("sub", m.iop("lshr", m.bits(rest), 52), exponent), 50)
     gap = w.call("i64", "llvm.smax.i64", [f"i64 {gap}", "i64 0"])
     gap = w.call("i64", "llvm.smin.i64", [f"i64 {gap}", "i64 2046"])
-    half = m.iop("lshr", gap, 1)  # one power of two could be too large
+    half = m.iop("lshr", gap, 1)  # a single power of two could overflow
     divisor = m.mul(m.mul(ay, m.power_of_two(half)), m.power_of_two(m.iop("sub", gap, half)))
     quotient = m.call("trunc", m.op("fdiv", rest, divisor))
     left = m.fma(m.neg(quotient), divisor, rest)

@@ -1,4 +1,4 @@
-"""Lowers global loads and stores to wide, predicated vectors, and guards stores against copies of one element."""
+"""Lowers global loads and stores to wide, predicated vectors, and lets only one copy of an element be stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ VECTOR_BITS = 128  # of the widest access of a thread (PTX, ld.global.v4)
 
 
 def vector_length(facts: AxisAnalysis, ptr: Value, mask: Value | None, elem: ElementType) -> int:
-    """Elements of one access: registers that lie side by side, by the layout and by what is known of the addresses."""
+    """Return the elements of one access: registers that are adjacent, by the layout and the axis facts of the
+    address."""
     if not isinstance(ptr.type, TileType):
         return 1
     layout, best = ptr.type.layout, 1
@@ -32,7 +33,7 @@ def vector_length(facts: AxisAnalysis, ptr: Value, mask: Value | None, elem: Ele
 
 
 def groups(layout: LinearLayout | None, count: int, vec: int) -> list[int]:
-    """First registers of the vectors to access; copies in other registers are left out."""
+    """Return the first registers of the vectors to access; copies in other registers are left out."""
     if layout is None:
         return [0]
     same = layout.register_representatives()
@@ -40,7 +41,7 @@ def groups(layout: LinearLayout | None, count: int, vec: int) -> list[int]:
 
 
 def copies(layout: LinearLayout | None, names: Sequence[str]) -> list[str]:
-    """The full list of registers, from those of the first copies."""
+    """Return the full list of registers, from those of the first copies."""
     if layout is None:
         return list(names)
     return [names[i] for i in layout.register_representatives()]
@@ -72,7 +73,7 @@ def _load(fl: FunctionLowering, op: memory.LoadOp) -> None:
     shape = packed_shape(elem, vec)
     access = Access(shape.bits, shape.count, op.cache, op.eviction, op.volatile)
     result = [""] * count
-    # Registers that read one place, as rows' indices do, read it once.
+    # Registers that read one address, as indices of rows do, read it once.
     loaded: dict[tuple[str, ...], list[str]] = {}
     for i in groups(layout, count, vec):
         key = (pointers[i], masks[i], *others[i : i + vec])

@@ -40,10 +40,10 @@ def lower_module(
     attributes: str = "",
     line_info: bool = False,
 ) -> str:
-    """LLVM IR of a module whose tiles have layouts.
+    """Return the LLVM IR of a module whose tiles have layouts.
 
-    `fusion` allows a*b+c to round once; `attributes` are added to the kernel (its register limit); `line_info` tells of
-    each instruction which source line it comes from. InternalError for ops without a lowering.
+    `fusion` allows a*b+c to round once; `attributes` are added to the kernel (its register limit); with `line_info`
+    each instruction has its source line. Raises InternalError for ops without a lowering.
     """
     text = ModuleText(target.header())
     text.lines = LineTable() if line_info else None

@@ -14,7 +14,7 @@ BYTES = 4  # of a 32-bit register
 
 
 def packed_shape(elem: ElementType, vec: int) -> PackedShape:
-    """Choose the registers by which `vec` elements are moved: of 32 bits, one narrower one if they do not fill it, of
+    """Choose the registers that move `vec` elements: of 32 bits, a single narrower one if they do not fill it, or of
     64 bits for 64-bit elements."""
     bits = memory_bits(elem)
     if bits >= 32:
@@ -29,7 +29,7 @@ def packed_shape(elem: ElementType, vec: int) -> PackedShape:
 def pack(
     fl: FunctionLowering, elem: ElementType, names: Sequence[str], shape: PackedShape
 ) -> list[str]:
-    """The elements, packed into registers."""
+    """Return the elements packed into registers."""
     if elem is int1:
         names = [fl.w.pure(f"zext i1 {x} to i8") for x in names]
         elem = int8
@@ -75,7 +75,7 @@ def _cast(fl: FunctionLowering, elem: ElementType, name: str, to: str) -> str:
 def unpack(
     fl: FunctionLowering, elem: ElementType, regs: Sequence[str], shape: PackedShape
 ) -> list[str]:
-    """The elements that packed registers hold."""
+    """Return the elements of packed registers."""
     w, n = fl.w, shape.per_reg
     t = "i8" if elem is int1 else llvm_type(elem)
     result: list[str] = []
@@ -109,7 +109,7 @@ def _uncast(fl: FunctionLowering, elem: ElementType, reg: str, have: str) -> str
 
 
 def to_reg32(fl: FunctionLowering, elem: ElementType, name: str) -> list[str]:
-    """One element as 32-bit registers, for shuffles."""
+    """Return one element as 32-bit registers, for shuffles."""
     w, t = fl.w, llvm_type(elem)
     if t == "i32":
         return [name]
@@ -128,7 +128,7 @@ def to_reg32(fl: FunctionLowering, elem: ElementType, name: str) -> list[str]:
 
 
 def from_reg32(fl: FunctionLowering, elem: ElementType, regs: Sequence[str]) -> str:
-    """An element from the 32-bit registers that hold it: the low bits of one, or both halves."""
+    """Return an element from the 32-bit registers that hold it: the low bits of one, or both halves."""
     w, t = fl.w, llvm_type(elem)
     if t == "i32":
         return regs[0]
@@ -150,7 +150,7 @@ def from_reg32(fl: FunctionLowering, elem: ElementType, regs: Sequence[str]) -> 
 
 
 def as_bits(fl: FunctionLowering, elem: ElementType, name: str) -> str:
-    """The element as an integer of its memory width."""
+    """Return the element as an integer of its width in memory."""
     if elem is int1:
         return fl.w.pure(f"zext i1 {name} to i8")
     return _cast(fl, elem, name, f"i{elem.bits}")

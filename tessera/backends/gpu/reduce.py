@@ -1,7 +1,7 @@
 """Lowers reductions: first within each thread, then over lanes by shuffles, then over warps through shared memory.
 
-All bits of the layout that move along the axis are combined one by one; the order is a balanced tree, which also rounds
-better than a running sum. The region is lowered once for many registers at a time.
+All bits of the layout that move along the axis are combined one by one. This order is a balanced tree, which also
+rounds better than a running sum. The region is lowered once for many registers at a time.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ SIMPLE = (arith.Elementwise, arith.ConstOp)
 SYMMETRIC = (
     arith.AddOp, arith.MulOp, arith.MinOp, arith.MaxOp, arith.AndOp, arith.OrOp, arith.XorOp
 )  # fmt: skip
-VECTOR_PARTS = 8  # of warps, that each thread reads
-SHARED_RESULTS = 4  # from so many on lanes share the work; for two, handing round takes as long
+VECTOR_PARTS = 8  # of warps, read by each thread
+SHARED_RESULTS = 4  # from this many on lanes share the work; for two the exchange takes as long
 
 
 # --- the region ---------------------------------------------------------------------------------------------
 def combine(
     fl: FunctionLowering, block: Block, first: Sequence[Row], second: Sequence[Row]
 ) -> list[Row]:
-    """The region applied to each pair of registers; element-wise regions take all registers at once."""
+    """Apply the region to each pair of registers; an element-wise region takes all registers at once."""
     if all(isinstance(op, SIMPLE) or op.terminator for op in block):
         return [_full(row, len(first[0])) for row in _inline(fl, block, [*first, *second])]
     results: list[Row] = [[] for _ in first]
@@ -90,13 +90,13 @@ def _in_layout(op: tile.ReduceOp, result: Value, held: LinearLayout, row: Row) -
 def within_thread(
     fl: FunctionLowering, op: tile.ReduceOp, layout: LinearLayout
 ) -> tuple[list[int], list[Row]]:
-    """Combine each thread's registers along the axis: (register columns that are left, rows)."""
+    """Combine each thread's registers along the axis. Return (remaining register columns, rows)."""
     along = layout.axis_bits("register", op.axis)
     same = layout.register_representatives()
     rows = [fl.get(v) for v in op.inputs]
     live = [i for i in range(len(same)) if same[i] == i]
     bits = [b for b in range(len(layout.columns("register"))) if along >> b & 1 and 1 << b in live]
-    # Highest bits first: neighbours stay neighbours for as long as possible, and pairs of 16-bit floats stay together.
+    # Highest bits first: neighbours stay neighbours as long as possible, so that pairs of 16-bit floats stay together.
     for b in reversed(bits):
         low = [i for i in live if not i >> b & 1]
         new = combine(
@@ -116,12 +116,12 @@ def across_lanes(
 ) -> list[Row]:
     """Combine over the lane bits along the axis; afterwards all those lanes hold the result.
 
-    Of several results, lanes that differ in a bit need not both combine all: each takes one half and hands the other
-    over, so that the next bit has half as many. Of eight results over five bits that is 4 + 2 + 1 + 1 + 1 shuffles, and
-    eight to hand them round, for forty.
+    With several results, two lanes that differ in a bit need not both combine all of them: each keeps one half and
+    sends the other, so that the next bit has half as many. Eight results over five bits take 4 + 2 + 1 + 1 + 1
+    shuffles, and eight to distribute them, instead of forty.
 
-    Where a region gives something else for exchanged operands (which of equal elements an argmax finds, how a mean of
-    means is rounded), lanes end with results that differ. Then all take that of the first lane.
+    If a region is not symmetric in its operands (which of equal elements an argmax finds, how a mean of means is
+    rounded), lanes may end with different results. All then take that of the first lane.
     """
     along = layout.axis_bits("lane", op.axis)
     bits = [b for b in range(layout.bits("lane")) if along >> b & 1]
@@ -142,7 +142,7 @@ def across_lanes(
 def _halves(
     fl: FunctionLowering, elems: Sequence[Any], rows: Sequence[Row], bit: int
 ) -> tuple[list[Row], list[Row]]:
-    """(what a lane keeps, what it hands over): the first half is for lanes without the bit."""
+    """Return (what a lane keeps, what it sends): lanes without the bit keep the first half."""
     upper = fl.w.pure(f"icmp ne i32 {fl.w.pure(f'and i32 {fl.lane}, {1 << bit}')}, 0")
     keep: list[Row] = []
     hand: list[Row] = []
@@ -155,7 +155,7 @@ def _halves(
 
 
 def is_symmetric(block: Block) -> bool:
-    """Whether exchanging the operands leaves every bit of what the region computes."""
+    """Whether exchanging the operands leaves the region's result bit-identical."""
     first, *others = block
     return (
         len(others) == 1 and isinstance(first, SYMMETRIC) and set(first.operands) == set(block.args)
@@ -170,9 +170,10 @@ def _handed_round(
     count: int,
     group: int,
 ) -> list[Row]:
-    """All `count` results in every lane: the first of `bits` chose a half, the next one of its halves, and so on.
+    """Return all `count` results in every lane: the first of `bits` chose a half, the next one of its halves, and so
+    on.
 
-    `group` has the bits of all lanes that share results; those not among `bits` take the first of these lanes'.
+    `group` has the bits of all lanes that share results; those not among `bits` take the first of these lanes' results.
     """
     each = count >> len(bits)
     others = fl.w.pure(f"and i32 {fl.lane}, {~group}")
@@ -199,10 +200,10 @@ def shuffle_index(fl: FunctionLowering, elem: ElementType, x: str, lane: str) ->
 def _across_warps(
     fl: FunctionLowering, op: tile.ReduceOp, rest: LinearLayout, rows: list[Row], warps: list[int]
 ) -> list[Row]:
-    """Each warp writes its part; after a barrier every warp reads the parts of all and combines them.
+    """Let each warp write its part; after a barrier every warp reads all parts and combines them.
 
-    Element e of the part of axis warp v stands at index e * parts + v, so that every thread reads the parts as one
-    vector. Of many parts each lane reads one: shuffles take a little longer but no registers.
+    Element e of the part of axis warp v is at index e * parts + v, so that each thread reads all parts of an element as
+    one vector. If there are many parts, each lane reads one: shuffles take a little longer but no registers.
     """
     parts = 1 << len(warps)
     live = [i for i, first in enumerate(rest.register_representatives()) if i == first]
@@ -236,7 +237,7 @@ def _across_warps(
 
 
 def _idle_lanes(rest: LinearLayout, count: int) -> list[int]:
-    """`count` bits of the lane that do not move the result; [] if there are fewer."""
+    """Return `count` bits of the lane that do not move the result; [] if there are fewer."""
     idle = [b for b, column in enumerate(rest.columns("lane")) if column == 0]
     return idle[:count] if len(idle) >= count else []
 
@@ -268,7 +269,8 @@ def _addresses(
     warps: Sequence[int] = (),
     lanes: Sequence[int] = (),
 ) -> Row:
-    """Shared address of each register's first part; with `warps` or `lanes`, of the part that these bits count."""
+    """Return the shared address of each register's first part; with `warps` or `lanes`, that of the part they
+    select."""
     size = elem.storage_bytes
     register, lane, warp = (
         [c * parts * size for c in rest.columns(d)] for d in ("register", "lane", "warp")

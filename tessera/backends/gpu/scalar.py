@@ -1,4 +1,4 @@
-"""Writes instructions on one element in a register of a GPU's thread, with the target's own ways of a few."""
+"""Writes instructions on one element in a register of a GPU thread, some of them the target's own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tessera.backends.gpu.writer import Writer, split
 from tessera.dtypes import dtype, float32
 
 IN_PLACE = {"tanh", "erf", "log", "log2", "log1p", "sin", "cos"}  # of fp32
-FAR = 1 << 30  # constants below cannot carry an index of the thread past 32 bits
+FAR = 1 << 30  # smaller constants plus an index of the thread fit 32 bits
 
 
 class Scalar(ElementBuilder):
-    """Writes to the body `w` of one function; floats of 16 bits are LLVM's, those of 8 bits integers."""
+    """Writes to the body `w` of one function; 16-bit floats have LLVM's types, 8-bit ones are integers."""
 
     __slots__ = ("contract", "target", "w")
     n = 1
@@ -42,7 +42,7 @@ class Scalar(ElementBuilder):
     # --- integers ---------------------------------------------------------------------------------------------
     def divided(self, t: dtype, a: str, b: str) -> str | None:
         if t.bits > 32:
-            return None  # LLVM divides numbers of 64 bits that are small in 32
+            return None  # LLVM divides 64-bit numbers that are small in 32 bits
         wide = [self._word(v, t, t.signed) for v in (a, b)]
         found = self.target.math(self.w, "sdiv" if t.signed else "udiv", "i32", wide)
         return found and self.convert("trunc", "i32", found, llvm_type(t))
@@ -61,7 +61,7 @@ class Scalar(ElementBuilder):
 
     # --- mathematical functions ---------------------------------------------------------------------------
     def own(self, name: str, t: dtype, *args: str) -> str | None:
-        """The target's instruction; exp of fp32 is its exp2 of x log2(e)."""
+        """Return the target's instruction; fp32 exp is exp2 of x log2(e)."""
         if name == "exp" and t is float32:
             return self.own(
                 "exp2", t, self.op("fmul", "float", args[0], self.f32(math.log2(math.e)))
@@ -86,7 +86,7 @@ class Scalar(ElementBuilder):
         return self.pure(f"call {type} {symbol}({', '.join(f'{type} {a}' for a in args)})")
 
     def beyond(self, name: str, t: dtype, args: Sequence[str], near: Near) -> str:
-        """A branch calls the function `far_...` of the module."""
+        """Emit a branch that calls the module's function `far_...`."""
         w, type = self.w, llvm_type(t)
         found, far = near(self, list(args))
         before, slow, after = w.block, w.label("far"), w.label("near")
@@ -108,7 +108,7 @@ class Scalar(ElementBuilder):
     def extended(self, name: str, source: str, text: str, target: str) -> str:
         base, constant = split(self.w.offsets, text)
         if target == "i64" and self.w.is_of_thread(base) and 0 <= constant < FAR:
-            # An index of the thread plus a small constant does not wrap: the constant stays apart, for addresses.
+            # An index of the thread plus a small constant does not wrap: the constant stays separate, for addresses.
             base = self.convert(name, source, base, target)
             return self.w.add_const(target, base, constant)
         return self.convert(name, source, text, target)

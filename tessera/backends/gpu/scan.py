@@ -1,9 +1,9 @@
 """Lowers scans along an axis: one step for each bit of the coordinate, from the lowest up.
 
-Before the step of bit k every element holds the combination of its aligned run of 2**k elements up to itself. In the
-step the elements whose bit k is set take in the total of the run before theirs, which its last element holds: the
-element with bit k clear and all lower bits set. That one is in another register, in another lane (shuffle) or in
-another warp (shared memory), by which bits of the layout move along the axis. In reverse, set and clear change places.
+Before the step of bit k, every element holds the combination of its aligned run of 2**k elements up to itself. In the
+step, elements whose bit k is set combine with the total of the preceding run, held by its last element: the
+element with bit k clear and all lower bits set. That element is in another register, in another lane (shuffle) or in
+another warp (shared memory), depending on the layout bits along the axis. A reverse scan swaps set and clear.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tessera.ops import ScanOp
 
 @dataclass(slots=True)
 class _State:
-    """Registers of each operand, and the masks of the bits whose steps are done."""
+    """The registers of each operand, and the masks of the bits whose steps are done."""
 
     rows: list[Row]
     register: int = 0
@@ -53,7 +53,7 @@ def _scan(fl: FunctionLowering, op: ScanOp) -> None:
 
 
 def _steps(layout: LinearLayout, axis: int) -> list[tuple[int, str, int]]:
-    """(coordinate, kind, bit) of the bits along the axis, lowest coordinate first, copies left out."""
+    """Return (coordinate, kind, bit) of the bits along the axis, lowest coordinate first, without copies."""
     found: dict[int, tuple[int, str, int]] = {}
     for kind in ("register", "lane", "warp"):
         along = layout.axis_bits(kind, axis)
@@ -64,7 +64,7 @@ def _steps(layout: LinearLayout, axis: int) -> list[tuple[int, str, int]]:
 
 
 def _total(state: _State, op: ScanOp, register: int) -> int:
-    """The register of the run's last element (in reverse: its first)."""
+    """Return the register of the run's last element (in reverse: its first)."""
     return register & ~state.register if op.reverse else register | state.register
 
 
@@ -103,7 +103,7 @@ def _thread_step(
 def _fetch(
     fl: FunctionLowering, op: ScanOp, state: _State, sources: list[int], lane: int, warp: int
 ) -> list[Row]:
-    """Registers `sources` of the thread that holds the totals: the bits `lane`, `warp` the other way, done bits set."""
+    """Return `sources` of the thread that holds the totals: bits `lane` and `warp` flipped, done bits set."""
     if state.warp or warp:
         return _through_shared(fl, op, state, sources, lane, warp)
     if not (state.lane or lane):
@@ -119,7 +119,7 @@ def _fetch(
 
 
 def _place(fl: FunctionLowering, index: str, done: int, flag: int, reverse: bool) -> str:
-    """The lane or warp of the totals, for threads that take them."""
+    """Return the lane or warp of the totals, for threads that take them."""
     w = fl.w
     setting, clearing = (flag, done) if reverse else (done, flag)
     with w.hoist():
@@ -131,7 +131,7 @@ def _place(fl: FunctionLowering, index: str, done: int, flag: int, reverse: bool
 def _through_shared(
     fl: FunctionLowering, op: ScanOp, state: _State, sources: list[int], lane: int, warp: int
 ) -> list[Row]:
-    """Every thread writes its totals, and reads those of another thread: slot s of thread t at (s * threads + t)."""
+    """Let each thread write its totals and read another thread's: slot s of thread t is at (s * threads + t)."""
     w = fl.w
     if state.exchanged:
         fl.target.barrier(w)

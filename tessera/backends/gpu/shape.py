@@ -21,7 +21,7 @@ def _program_id(fl: FunctionLowering, op: tile.ProgramIdOp) -> None:
 @lowers(tile.NumProgramsOp)
 def _num_programs(fl: FunctionLowering, op: tile.NumProgramsOp) -> None:
     w = fl.w
-    if fl.persistent:  # fewer CTAs were started
+    if fl.persistent:  # fewer CTAs than programs were launched
         place = w.pure(f"getelementptr i8, ptr {PROGRAMS}, i64 {4 * op.axis}")
         fl.set(op.result, [w.emit(f"load i32, ptr {place}, align 4")])
         return
@@ -81,8 +81,8 @@ def rename(
     wanted: LinearLayout | None = None,
     names: list[str] | None = None,
 ) -> None:
-    """The result's registers are the operand's (`names`), which holds `held` seen in the result's shape; the result
-    may repeat those of `wanted`."""
+    """Take the operand's registers (`names`), whose layout in the result's shape is `held`, as the result's, perhaps
+    repeated as in `wanted`."""
     wanted = wanted or op.result.type.layout
     names = names or fl.get(op.operands[0])
     if held == wanted:
@@ -98,7 +98,7 @@ def rename(
 
 @lowers(tile.BroadcastOp)
 def _broadcast(fl: FunctionLowering, op: tile.BroadcastOp) -> None:
-    """Register i of the result is the register that holds its coordinates with the repeated dims at 0."""
+    """Register i of the result is the register that holds its coordinates with those of broadcast dimensions at 0."""
     rename(fl, op, op.x.type.layout, op.result.type.layout.restrict(op.x.type.shape))
 
 
@@ -160,4 +160,4 @@ def _split(fl: FunctionLowering, op: tile.SplitOp) -> None:
 
 @lowers(memory.AssumeOp, control.ReturnOp, control.YieldOp)
 def _nothing(fl: FunctionLowering, op: Op) -> None:
-    """Facts for analyses only; terminators are handled by the op around them."""
+    """Lower to nothing: facts for analyses, and terminators, which the op around them handles."""

@@ -1,7 +1,7 @@
 """Defines what the SIMT lowering asks of a GPU: the interface that each target's primitives fill in.
 
 Every method writes instructions through the given Writer. A register is an LLVM value; addresses of shared memory
-are i32, as the target's instructions take them. Instructions add the constant of a Place themselves.
+are i32, as the target's instructions take them. Instructions add the constant offset of a Place themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tessera.ir import ElementType
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How one vector of a global access goes: `count` registers of `bits`, and the hints of the op."""
+    """How one vector of a global access is moved: `count` registers of `bits`, and the cache hints of the op."""
 
     bits: int
     count: int
@@ -27,7 +27,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class PackedShape:
-    """`count` registers of LLVM type `type` and `bits` each hold one vector, with `per_reg` elements in each."""
+    """`count` registers of LLVM type `type` and `bits` each that hold one vector, `per_reg` elements in each."""
 
     type: str
     bits: int
@@ -36,7 +36,7 @@ class PackedShape:
 
 
 Regs = Sequence[str]
-Place = tuple[str, int]  # an address, and bytes behind it
+Place = tuple[str, int]  # an address, and an offset in bytes
 Order = tuple[str, str]  # of an atomic: semantics ("acquire") and scope ("gpu")
 
 
@@ -46,15 +46,15 @@ class GpuTarget(Protocol):
     warp_size: int
 
     def facts(self) -> Any:
-        """The row of hardware facts of this architecture."""
+        """Return the row of hardware facts of this architecture."""
 
     def header(self) -> list[str]:
-        """First lines of the module: the triple and the program's shared memory `@smem`."""
+        """Return the first lines of the module: the triple and the program's shared memory `@smem`."""
         ...
 
     def kernel_attributes(self, num_warps: int, ctas: int, loops: bool) -> str:
-        """LLVM's attributes of a kernel; `ctas`: how many are to share an SM, 0 if that is left open; `loops`:
-        it has any."""
+        """Return the LLVM attributes of a kernel; `ctas`: how many are to share an SM, 0 if that is open; `loops`:
+        whether it has any."""
         ...
 
     def thread_index(self, w: Writer) -> str: ...
@@ -71,7 +71,7 @@ class GpuTarget(Protocol):
     def load_global(
         self, w: Writer, at: Place, access: Access, type: str, mask: str, other: Regs
     ) -> list[str]:
-        """`count` values of `type` at address + offset where `mask`; else `other` (zeros if empty)."""
+        """Load `count` values of `type` at address + offset where `mask`; elsewhere return `other` (zeros if empty)."""
         ...
 
     def store_global(
@@ -84,7 +84,7 @@ class GpuTarget(Protocol):
     ) -> None: ...
 
     def load_matrix(self, w: Writer, at: Place, count: int, trans: bool) -> list[str]:
-        """`count` 8x8 matrices of 16-bit elements, an i32 of each; lane l gives the address of row l % 8 of matrix
+        """Load `count` 8x8 matrices of 16-bit elements, an i32 of each. Lane l gives the address of row l % 8 of matrix
         l / 8."""
         ...
 
@@ -102,7 +102,7 @@ class GpuTarget(Protocol):
         access: Access,
         skip: bool = False,
     ) -> None:
-        """Copy `bytes` (4, 8, 16) in the background where `mask`, write zeros elsewhere."""
+        """Copy `bytes` (4, 8, 16) asynchronously where `mask`, write zeros elsewhere."""
         ...
 
     def async_commit(self, w: Writer) -> None: ...
@@ -110,21 +110,21 @@ class GpuTarget(Protocol):
 
     def round_tf32(self, w: Writer, x: str) -> str: ...
     def narrow_pair(self, w: Writer, type: str, low: str, high: str) -> str:
-        """<2 x type> (half or bfloat) of two fp32 numbers, rounded to nearest even."""
+        """Return <2 x type> (half or bfloat) of two fp32 numbers, rounded to nearest even."""
         ...
 
     def mma(
         self, w: Writer, asm: str, acc_type: str, acc: Regs, a: Regs, b: Regs, reg: str
     ) -> list[str]:
-        """One matrix instruction of a warp: accumulators of `acc_type`, registers of A and B of type `reg`."""
+        """Emit one matrix instruction of a warp: accumulators of `acc_type`, registers of A and B of type `reg`."""
         ...
 
     def memory_fence(self, w: Writer, scope: str) -> None:
-        """Orders this thread's accesses before and behind it, as threads of `scope` see them."""
+        """Order this thread's accesses before and after the fence, as threads of `scope` see them."""
         ...
 
     def atomic_width(self, kind: str, elem: ElementType) -> int:
-        """The most elements side by side that `atomic_add_vector` takes; 1: it is not there."""
+        """Return the most adjacent elements that `atomic_add_vector` takes; 1: there is no such instruction."""
         ...
 
     def atomic_add_vector(
@@ -132,7 +132,7 @@ class GpuTarget(Protocol):
     ) -> None: ...
 
     def has_atomic(self, kind: str, elem: ElementType) -> bool:
-        """Can `atomic` do this? If not, a loop over `atomic_cas` does."""
+        """Whether `atomic` can do this. If not, a loop over `atomic_cas` does."""
         ...
 
     def atomic(
@@ -153,13 +153,13 @@ class GpuTarget(Protocol):
 
     def atomic_shared_add(self, w: Writer, address: str, value: str, mask: str) -> None: ...
     def math(self, w: Writer, name: str, type: str, args: Regs) -> str | None:
-        """A fast hardware function (exp2, rsqrt, ...), or None if the target has none for the type."""
+        """Emit a fast hardware function (exp2, rsqrt, ...); return None if the target has none for the type."""
         ...
 
     def convert_float8(
         self, w: Writer, source: ElementType, target: ElementType, values: Regs
     ) -> list[str] | None:
-        """Conversions between 8-bit floats and fp16 or fp32 by hardware, or None."""
+        """Convert between 8-bit floats and fp16 or fp32 by hardware; return None if it cannot."""
         ...
 
     def assert_fail(self, w: Writer, message: str, file: str, line: int, function: str) -> None: ...

@@ -1,7 +1,7 @@
-"""Gives LLVM's types and literals for the language's element types.
+"""Maps the language's element types to LLVM types, and constants to LLVM literals.
 
-In registers: int1 is i1, 8-bit floats are i8 (their bits), pointers are in the global address space. In memory int1 is
-a byte.
+In registers, int1 is i1, 8-bit floats are i8 (their bits), and pointers are in the global address space. In memory,
+int1 is a byte.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ POINTER = "ptr addrspace(1)"
 
 
 def llvm_type(elem: ElementType) -> str:
-    """The type of one element in a register."""
+    """Return the type of one element in a register."""
     if isinstance(elem, pointer_type):
         return POINTER
     return elem.llvm
@@ -31,7 +31,7 @@ def is_native_float(elem: ElementType) -> bool:
 
 
 def literal(elem: Any, value: Any) -> str:
-    """A constant of `elem`; floats round to it, integers are written signed."""
+    """Return a constant of `elem`; floats are rounded to it, integers are written as signed."""
     t = llvm_type(elem)
     if isinstance(elem, dtype) and elem.is_int() and elem is not int1:
         bits = int(value) & ((1 << elem.bits) - 1)

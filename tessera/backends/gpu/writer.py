@@ -1,8 +1,8 @@
-"""Writes LLVM IR as text: SSA names, labels, declarations, and value numbering on the way.
+"""Writes LLVM IR as text: SSA names, labels, declarations, with value numbering.
 
-`pure` gives the same name for the same text as long as the first one dominates, so that copies of an element in several
-registers, and addresses that many registers share, cost one instruction without any later pass. `offsets` remembers
-which values are a base plus a constant: memory accesses then share the base and put the constant into the instruction.
+`pure` returns the same name for the same text as long as the first instruction dominates. Copies of an element in
+several registers, and addresses that registers share, then cost one instruction without a later pass. `offsets` records
+which values are a base plus a constant: memory accesses share the base and put the constant into the instruction.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from tessera.backends.gpu.line_info import LineTable
 
 
 class ModuleText:
-    """The whole module: declarations and globals, each once, then the functions."""
+    """The whole module: declarations and globals, each written once, then the functions."""
 
     def __init__(self, head: Sequence[str] = ()) -> None:
         self.head = list(head)
         self.declarations: dict[str, None] = {}
         self.globals: list[str] = []
         self.functions: list[str] = []
-        self.defined: set[str] = set()  # internal functions written so far
-        self.lines: LineTable | None = None  # where source lines are wanted
-        self.keeps_loops = False  # some loop is not to be unrolled
+        self.defined: set[str] = set()  # names of internal functions written so far
+        self.lines: LineTable | None = None  # set if source lines are wanted
+        self.keeps_loops = False  # whether some loop must not be unrolled
         self._strings: dict[bytes, str] = {}
 
     def declare(self, text: str) -> None:
         self.declarations[text] = None
 
     def constant(self, text: str) -> None:
-        """A global definition, once."""
+        """Add a global definition, once."""
         if text not in self.globals:
             self.globals.append(text)
 
     def string(self, data: bytes) -> str:
-        """Name of a constant global that holds `data` and a final zero byte."""
+        """Return the name of a constant global that holds `data` and a final zero byte."""
         found = self._strings.get(data)
         if found is None:
             found = self._strings[data] = f"@text{len(self._strings)}"
@@ -70,7 +70,7 @@ ATTRIBUTES = (
 )
 
 
-# Numbers that no table of source lines comes to.
+# Numbers beyond those of any line table.
 KEPT_LOOP = ", !llvm.loop !1000000"
 KEPT_LOOPS = (
     "!1000000 = distinct !{!1000000, !1000001}",
@@ -91,7 +91,7 @@ class Writer:
         self.lines: list[str] = []
         self.count = 0
         self.block = "entry"
-        # Values of the thread index alone; stands first in the function.
+        # Instructions on the thread index alone, at the start of the function.
         self.prologue: list[str] = []
         self._hoisted: dict[str, str] = {}
         self._of_thread: set[str] = set()  # the names of those values
@@ -101,7 +101,7 @@ class Writer:
         self.offsets: dict[str, tuple[str, int]] = {}
         self.limits: dict[str, int] = {}  # names that are in 0..n for all threads
         self.halves: dict[tuple[str, str], str] = {}  # elements of a 2-vector -> the vector
-        # Narrow elements that were unpacked -> the register that had them.
+        # Unpacked narrow elements -> the register that held them.
         self.packed: dict[tuple[str, ...], str] = {}
         self.parts: dict[
             str, tuple[str, int]
@@ -113,7 +113,7 @@ class Writer:
         return f"%v{self.count}"
 
     def pure(self, text: str) -> str:
-        """The value of an instruction without effects."""
+        """Return the value of an instruction without effects."""
         found = self._hoisted.get(text) or self._numbered.get(text)
         if found is None:
             self.count += 1
@@ -133,12 +133,12 @@ class Writer:
         return found
 
     def is_of_thread(self, value: str) -> bool:
-        """Whether a value depends on nothing but the thread index (so it is small)."""
+        """Whether a value depends only on the thread index (and is therefore small)."""
         return value in self._of_thread
 
     @contextmanager
     def hoist(self) -> Generator[None]:
-        """Write to the start of the function; only values that depend on nothing but the thread index."""
+        """Write to the start of the function; only for values that depend on nothing but the thread index."""
         saved, self.lines = self.lines, self.prologue
         try:
             yield
@@ -146,7 +146,7 @@ class Writer:
             self.lines = saved
 
     def emit(self, text: str) -> str:
-        """The value of an instruction that must stand where it is."""
+        """Return the value of an instruction that must stay in place."""
         self.count += 1
         name = f"%v{self.count}"
         self.lines.append(f"  {name} = {text}")
@@ -156,7 +156,7 @@ class Writer:
         self.lines.append("  " + text)
 
     def call(self, result: str, name: str, args: Sequence[str], *, pure: bool = True) -> str:
-        """Call the intrinsic `name` with typed arguments ("i32 %x"); declared on the way."""
+        """Call the intrinsic `name` with typed arguments ("i32 %x"), and declare it."""
         types = ", ".join([a.rsplit(" ", 1)[0] for a in args])
         self.module.declare(f"declare {result} @{name}({types})")
         text = f"call {result} @{name}({', '.join(args)})"
@@ -177,7 +177,7 @@ class Writer:
         pure: bool = False,
         memory: bool = True,
     ) -> str:
-        """Inline assembly; not `pure`: stays in order with memory accesses and other assembly."""
+        """Emit inline assembly. If not `pure`, it stays in order with memory accesses and other assembly."""
         if pure:
             return self.pure(f'call {result} asm "{text}", "{constraints}"({", ".join(args)}) #2')
         if memory:
@@ -201,7 +201,7 @@ class Writer:
         self.block = label
 
     def branch(self, label: str, *, keep: bool = False) -> None:
-        """`keep`: this is the way back of a loop that is not to be unrolled."""
+        """Branch; `keep`: this is the back edge of a loop that must not be unrolled."""
         self.lines.append(f"  br label %{label}{self._kept(keep)}")
 
     def branch_if(self, condition: str, then: str, otherwise: str, *, keep: bool = False) -> None:
@@ -215,7 +215,7 @@ class Writer:
 
     @contextmanager
     def scope(self) -> Generator[None]:
-        """What is computed inside is not known after it: the code inside need not run."""
+        """Forget values computed inside when it ends, since that code need not run."""
         self._trail.append([])
         try:
             yield
@@ -225,7 +225,7 @@ class Writer:
 
     @contextmanager
     def when(self, condition: str) -> Generator[None]:
-        """Code for the threads where `condition` holds."""
+        """Write code for the threads where `condition` holds."""
         then, after = self.label("then"), self.label("after")
         self.branch_if(condition, then, after)
         with self.scope():
@@ -236,9 +236,9 @@ class Writer:
 
     @contextmanager
     def ending(self, condition: str) -> Generator[None]:
-        """Code for the threads where `condition` holds, which do not go on after it.
+        """Write code for the threads where `condition` holds, which end there.
 
-        What follows then has one way in, so that LLVM moves uses of a load across it.
+        The code that follows has one predecessor, so that LLVM may move uses of a load across it.
         """
         then, after = self.label("then"), self.label("after")
         self.branch_if(condition, then, after)
@@ -250,7 +250,7 @@ class Writer:
 
     # --- integers ----------------------------------------------------------------------------------------
     def add(self, type: str, a: str, b: str) -> str:
-        """a + b; a constant part stays apart (`offsets`)."""
+        """Return a + b; a constant part stays separate (`offsets`)."""
         if b == "0":
             return a
         if a == "0":
@@ -267,7 +267,7 @@ class Writer:
         return self.add_const(type, base, constant)
 
     def add_const(self, type: str, base: str, constant: int) -> str:
-        """base + constant for a base without a constant part; an empty base is 0."""
+        """Return base + constant for a base without a constant part; an empty base is 0."""
         constant = wrap(constant, int(type[1:]))
         if not base:
             return str(constant)
@@ -296,7 +296,7 @@ class Writer:
         return self.add_const(type, scaled, constant * factor)
 
     def and_(self, type: str, a: str, b: str) -> str:
-        """Bitwise and; for i1 with the literals true and false folded."""
+        """Return the bitwise and; for i1, the literals true and false are folded."""
         if type == "i1":
             if "false" in (a, b):
                 return "false"
@@ -314,7 +314,7 @@ class Writer:
         return self.pure(f"xor {type} {a}, {b}")
 
     def gep(self, pointer: str, base: str, constant: int, space: int = 1) -> str:
-        """pointer + base (i64 or i32 value, may be empty) + constant, in bytes."""
+        """Return pointer + base (i64 or i32 value, may be empty) + constant, in bytes."""
         root, old = split(self.offsets, pointer)
         if base:
             width = "i64" if space == 1 else "i32"
@@ -329,7 +329,7 @@ class Writer:
         return name
 
     def offset_const(self, type: str, base: str, constant: int) -> str:
-        """base + constant for an integer or a pointer (bytes)."""
+        """Return base + constant for an integer or a pointer (bytes)."""
         if constant == 0 and base:
             return base
         if type.startswith("ptr"):
@@ -338,7 +338,7 @@ class Writer:
 
     # --- pairs of 16-bit floats ----------------------------------------------------------------------------
     def pair(self, type: str, low: str, high: str) -> str:
-        """<2 x type> of two elements; the vector they came from if they did."""
+        """Return <2 x type> of two elements, or the vector that they came from."""
         found = self.halves.get((low, high))
         if found is None:
             first = self.pure(f"insertelement <2 x {type}> poison, {type} {low}, i32 0")
@@ -353,18 +353,18 @@ class Writer:
 
 
 def is_number(name: str) -> bool:
-    """Is this an integer literal?"""
+    """Whether this is an integer literal."""
     return name[0] in "-0123456789"
 
 
 def wrap(value: int, bits: int) -> int:
-    """`value` modulo 2**bits as a signed number."""
+    """Return `value` modulo 2**bits as a signed number."""
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
 def split(offsets: dict[str, tuple[str, int]], name: str) -> tuple[str, int]:
-    """(base, constant) of an integer, or (base, bytes) of a pointer; the base of a literal is empty."""
+    """Return (base, constant) of an integer or (base, bytes) of a pointer; the base of a literal is empty."""
     if is_number(name):
         return "", int(name)
     return offsets.get(name, (name, 0))

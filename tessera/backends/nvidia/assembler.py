@@ -1,8 +1,8 @@
-"""Makes cubins of PTX by ptxas, or by the library nvJitLink where that is asked for or there is no ptxas.
+"""Assembles PTX to cubins by ptxas, or by the library nvJitLink if a knob asks for it or there is no ptxas.
 
-nvJitLink needs no process and takes a third to two thirds of the time. But it assembles for linking: `setmaxnreg` is
-ignored, so that the warps of all roles keep the registers of their launch, and its instructions come in another order.
-Code made for speed is therefore ptxas's wherever it is there.
+nvJitLink needs no process and takes a third to two thirds of the time. But it assembles for linking: it ignores
+`setmaxnreg`, so that the warps of all roles keep the registers of their launch, and it orders instructions differently.
+Fast code therefore comes from ptxas wherever that is available.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tessera.errors import ToolNotFound
 
 
 def by_library(arch: str = "") -> bool:
-    """Whether nvJitLink assembles for `arch`; ToolNotFound where neither it nor ptxas is there."""
+    """Whether nvJitLink assembles for `arch`. Raises ToolNotFound if neither it nor ptxas is available."""
     if knobs.nvidia.use_jitlink:
         return jitlink.available()
     try:
@@ -29,24 +29,24 @@ def by_library(arch: str = "") -> bool:
 
 
 def release(arch: str = "") -> str:
-    """The CUDA release of the assembler."""
+    """Return the CUDA release of the assembler."""
     return jitlink.version() if by_library(arch) else ptxas.version(ptxas.ptxas_for(arch))
 
 
 def identity(arch: str = "") -> str:
-    """For cache keys."""
+    """Return the assembler's name and release, for cache keys."""
     return f"{'nvjitlink' if by_library(arch) else 'ptxas'}-{release(arch)}"
 
 
 def newest_ptx(arch: str = "") -> int:
-    """The newest PTX ISA, major * 10 + minor, that the assembler reads."""
+    """Return the newest PTX ISA, major * 10 + minor, that the assembler reads."""
     return ptxas.newest_ptx(release(arch))
 
 
 def assemble(
     ptx: str, arch: str, options: Sequence[str] = (), line_info: bool = False
 ) -> Assembled:
-    """Assemble `ptx` for `arch` (sm_80, sm_90a, …); `options` are ptxas's. PTXASError, ToolNotFound."""
+    """Assemble `ptx` for `arch` (sm_80, sm_90a, …); `options` are ptxas's. Raises PTXASError, ToolNotFound."""
     if by_library(arch):
         return jitlink.assemble(ptx, arch, options, line_info)
     return ptxas.assemble(ptx, arch, options, line_info)

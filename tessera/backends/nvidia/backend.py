@@ -32,19 +32,19 @@ from tessera.passes.gpu_scheduling.warp_roles import GRAIN
 from tessera.passes.neutral.descriptors import lower_descriptors
 from tessera.passes.neutral.unroll import unroll
 
-# Our own passes hoist, merge and simplify. LLVM's middle end found nothing more in measured kernels, only cost
-# time; but the addresses of registers inside of a vector are never used, and are cheaper dropped than selected.
+# Our own passes hoist, merge and simplify. On measured kernels LLVM's middle end found nothing more and only took
+# time, except for unused addresses of registers inside a vector, which are cheaper to remove than to select.
 MIDDLE_END = "dce"
 _REGISTERED = (mbarrier, tensor, warp_roles, wgmma)  # imported for the lowerings it registers
 HANDOVER = re.compile(r"setmaxnreg[^;]*;")
 CTAS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
 TOO_FEW_REGISTERS = "Insufficient registers"  # for one instruction
 FEW_BYTES = 16  # of a thread's registers that may spill for another CTA (tools/fit)
-# The share of the registers that ptxas takes without a limit; with this many it mostly spills none (tools/fit).
+# The share of the registers that ptxas takes without a limit; with this many it mostly spills nothing (tools/fit).
 NEARLY = 0.85
-OLDEST = 80  # the first compute capability, times ten, that is compiled for
+OLDEST = 80  # the first compute capability, times ten, that is supported
 MAP_BYTES = 128  # of a CUtensorMap
-PTX_ISA = 86  # what the emitted instructions need; newer assemblers read it
+PTX_ISA = 86  # which has the emitted instructions; newer assemblers read it
 
 
 class NvidiaBackend(Backend):
@@ -123,7 +123,7 @@ class NvidiaBackend(Backend):
                 done = raise_occupancy(text, done, metadata["shared"], facts, again)
             metadata["registers"], metadata["spills"] = done.registers, done.spill_stores
             if not occupancy_met and "precondition" in metadata:
-                # This variant is faster only with as many CTAs in an SM as were asked for.
+                # This variant is faster only with as many CTAs on an SM as it asked for.
                 metadata["precondition"] = NEVER
             if done.warnings:
                 metadata["remarks"] = (*metadata.get("remarks", ()), *done.warnings)
@@ -132,7 +132,7 @@ class NvidiaBackend(Backend):
         return {"tir": tir, "gir": gir, "llir": llir, "ptx": ptx, "cubin": cubin}
 
     def attributes(self, options: Options) -> dict[str, Any]:
-        """What passes read of the options: the attributes of a module that comes from the front end."""
+        """Return the attributes of a module from the front end: the options that passes read."""
         return {
             "num_warps": options.num_warps,
             "num_ctas": options.num_ctas,
@@ -141,7 +141,7 @@ class NvidiaBackend(Backend):
         }
 
     def passes(self, stage: Literal["tir", "gir"], options: Options) -> list[Pass]:
-        """The passes of a stage, in order."""
+        """Return the passes of a stage, in order."""
         facts = enabled_facts(facts_for(self._capability(options)))
         if stage == "gir":
             return gpu_passes(facts, options.pointer_maps, options.persistent, options.no_alias)
@@ -157,7 +157,7 @@ class NvidiaBackend(Backend):
         check_resources.bind(facts=facts_for(self._capability(options)), pruning=True)(module)
 
     def _capability(self, options: Options) -> int:
-        """That of the option `arch` ("sm90"), else of the target."""
+        """Return the compute capability of the option `arch` ("sm90"), else of the target."""
         if not options.arch:
             return self.capability
         found = re.fullmatch(r"(?:sm_?)?(\d+)[af]?", str(options.arch))
@@ -169,12 +169,12 @@ class NvidiaBackend(Backend):
         return f"{binding.version()} {assembler.identity(architecture(self.capability))}"
 
     def derived(self, extension: str, asm: Mapping[str, Any]) -> str | None:
-        """`kernel.asm["sass"]`: the machine code, disassembled when it is asked for."""
+        """Return the disassembled machine code for `kernel.asm["sass"]`."""
         return ptxas.disassemble(asm["cubin"]) if extension == "sass" else None
 
 
 def enabled_facts(facts: GpuFacts) -> GpuFacts:
-    """Without the features that are switched off by name."""
+    """Return the facts without the features that are switched off by name."""
     return replace(
         facts,
         has_ldmatrix=facts.has_ldmatrix and apply("ldmatrix"),
@@ -183,7 +183,7 @@ def enabled_facts(facts: GpuFacts) -> GpuFacts:
 
 
 def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
-    """What a launcher must know of a module of GPU IR, as metadata of its kernel."""
+    """Return what a launcher must know of a module of GPU IR, as metadata of its kernel."""
     attrs, args = module.attrs, argument_kinds(module)
     found: dict[str, Any] = {
         "shared": attrs.get("shared", 0), "args": args, "cluster_dims": (attrs.get("cluster", 1), 1, 1),
@@ -193,7 +193,7 @@ def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
         maps = found["tensor_maps"] = attrs["tensor_maps"]
         args += ["memory"] * len(maps)
     if "tensor_maps" in attrs or "precondition" in attrs:
-        # What makes launchers of others (TorchInductor's) leave the launch to ours, who encodes the maps and looks at
+        # This makes other launchers (TorchInductor's) leave the launch to ours, which encodes the maps and evaluates
         # the precondition.
         found["global_scratch_size"] = MAP_BYTES * max(1, len(attrs.get("tensor_maps", ())))
     if attrs.get("persistent"):
@@ -209,8 +209,8 @@ def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
 def assemble_with_room(
     ptx: str, arch: str, options: list[str], line_info: bool
 ) -> tuple[ptxas.Assembled, bool]:
-    """For as many CTAs on an SM as `ptx` asks for, or the most whose registers do not spill; whether there are
-    as many as were asked for."""
+    """Assemble for as many CTAs on an SM as `ptx` asks for, or for the most whose registers do not spill. Return also
+    whether that is as many as it asked for."""
     asked = ptx
     while True:
         looser = fewer_ctas(ptx)
@@ -226,14 +226,14 @@ def assemble_with_room(
 
 
 def fewer_ctas(ptx: str) -> str:
-    """With the next lower number of CTAs that an SM must find registers for."""
+    """Return `ptx` for the next lower number of CTAs that an SM must have registers for."""
     asked = CTAS.search(ptx)
     if asked is None or asked[2] == "1":
         return ptx
     threads, ctas = int(asked[1]), int(asked[2])
     fewer = [n for n in (resident // threads for resident in RESIDENT_THREADS) if n < ctas]
     ptx = with_ctas(ptx, threads, max([1, *fewer]))
-    # A CTA that is alone has registers enough at its start.
+    # A CTA that is alone on an SM has enough registers at its start.
     return ptx if max([1, *fewer]) > 1 else HANDOVER.sub("", ptx)
 
 
@@ -244,9 +244,9 @@ def with_ctas(ptx: str, threads: int, ctas: int) -> str:
 def raise_occupancy(
     ptx: str, done: ptxas.Assembled, shared: int, facts: GpuFacts, again: Callable[[str], ptxas.Assembled]
 ) -> ptxas.Assembled:  # fmt: skip
-    """The result `done` of assembling `ptx`, or that of assembling it once more (`again`) with a few registers less,
-    if an SM then holds one CTA more. Only for programs with dots: they may have all registers of an SM, of which
-    ptxas takes more than it needs."""
+    """Return the result `done` of assembling `ptx`, or that of assembling it again (`again`) with a few registers less,
+    if an SM can then hold one more CTA. This is only for programs with dots: they may take all registers of an SM, of
+    which ptxas takes more than it needs."""
     asked = CTAS.search(ptx)
     if asked is None or asked[2] != "1" or int(asked[1]) >= RESIDENT_THREADS[-1]:
         return done
@@ -262,18 +262,18 @@ def raise_occupancy(
         return done
     try:
         found = again(with_ctas(ptx, threads, ctas + 1))
-    except PTXASError:  # that the registers are too few
+    except PTXASError:  # for lack of registers
         return done
     return done if found.spill_stores > FEW_BYTES or found.warnings else found
 
 
 def architecture(cc: int) -> str:
-    """The name of a target for LLVM and ptxas; `sm_90a` for Hopper, as wgmma and setmaxnreg need it."""
+    """Return a target's name for LLVM and ptxas; `sm_90a` for Hopper, since wgmma and setmaxnreg need it."""
     return f"sm_{cc}a" if cc == 90 else f"sm_{cc}"
 
 
 def ptx_version(options: Options, cc: int) -> int:
-    """The PTX ISA (major * 10 + minor) to write. LLVM ends the process where the target is newer."""
+    """Return the PTX ISA (major * 10 + minor) to write. LLVM ends the process if the target is newer."""
     oldest = oldest_ptx(cc)
     if options.ptx_version is not None and options.ptx_version < oldest:
         raise InvalidOption(
@@ -285,7 +285,7 @@ def ptx_version(options: Options, cc: int) -> int:
 
 
 def argument_kinds(module: Module) -> list[str]:
-    """Kind of each launch argument in order: "ptr", or the signature name of a scalar type."""
+    """Return the kind of each launch argument in order: "ptr", or the signature name of a scalar type."""
     kernel = next(f for f in module.body if f.attrs["kernel"])
     args = kernel.regions[0].args
     return ["ptr" if isinstance(a.type, pointer_type) else a.type.short for a in args]

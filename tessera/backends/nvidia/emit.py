@@ -1,4 +1,4 @@
-"""Serves the SIMT lowering on NVIDIA GPUs: each request of `gpu.target.GpuTarget` becomes rows of the primitive
+"""Implements `gpu.target.GpuTarget` for NVIDIA GPUs: each request emits rows of the primitive
 table."""
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from tessera.dtypes import bfloat16, dtype, float16, float32, float64
 from tessera.ir import ElementType
 
 ALL = "-1"
-# Threads of an SM that have 40, 64 and 128 registers each. Straight code hides its latency by as many programs as
+# Threads of an SM that have 40, 64 and 128 registers each. Straight-line code hides its latency by as many CTAs as
 # possible; loops read ahead, for which they need registers.
 RESIDENT_THREADS = (1536, 1024, 512)
 
 
 class NvidiaTarget:
-    """Emits PTX instructions for compute capability `cc` (80, 89, 90, ...). `cluster` CTAs side by side along x run
-    a program."""
+    """Emits PTX instructions for compute capability `cc` (80, 89, 90, ...). `cluster` CTAs, adjacent along x, run one
+    program."""
 
     warp_size = 32
 
@@ -41,7 +41,7 @@ class NvidiaTarget:
         ]
 
     def kernel_attributes(self, num_warps: int, ctas: int, loops: bool) -> str:
-        # Without a number of CTAs, or with one that cannot be, ptxas delays loads to save registers for many.
+        # Without a number of CTAs, or with an impossible one, ptxas delays loads to save registers for many CTAs.
         threads = 32 * num_warps
         resident = RESIDENT_THREADS[-1] if loops else RESIDENT_THREADS[0]
         ctas = ctas or min(max(1, resident // threads), self._facts.max_ctas)
@@ -77,7 +77,7 @@ class NvidiaTarget:
             p.named_barrier_sync(*self.named_barrier).emit(w, [])
 
     def proxy_fence(self, w: Writer) -> None:
-        """This thread's writes to shared memory become visible to instructions that read it by descriptors."""
+        """Make this thread's writes to shared memory visible to instructions that read it through descriptors."""
         p.emit_primitive(w, "proxy_fence")
 
     def shuffle_xor(self, w: Writer, reg: str, mask: int) -> str:
@@ -142,7 +142,7 @@ class NvidiaTarget:
             row.emit(w, [shared[0], source[0], mask])
             return
         partial = mask != "true"
-        prefetch = ".L2::128B" if bytes == 16 else ""  # neighbours come soon: 1 % on large matmuls
+        prefetch = ".L2::128B" if bytes == 16 else ""  # neighbours follow: 1 % on large matmuls
         row = p.async_copy(bytes, prefetch, shared[1], source[1], partial)
         args = [shared[0], source[0]]
         if partial:
@@ -156,7 +156,7 @@ class NvidiaTarget:
         p.async_wait(pending).emit(w, [])
 
     def has_atomic(self, kind: str, elem: ElementType) -> bool:
-        """Is there an instruction for it? bf16 is added from sm_90 on."""
+        """Whether there is an instruction for it. bf16 can be added from sm_90 on."""
         return not (kind == "add" and elem is bfloat16 and self.cc < 90)
 
     def memory_fence(self, w: Writer, scope: str) -> None:
@@ -180,7 +180,7 @@ class NvidiaTarget:
     ) -> str:  # fmt: skip
         type, ptx = _atomic_type(kind, elem)
         op = {"xchg": "exch"}.get(kind, kind)
-        # red has no acquire form: its result is what an acquire would order.
+        # red has no acquire form: an acquire orders what follows the result.
         result = want_result or order[0] in ("acquire", "acq_rel") or kind == "xchg"
         noftz = ".noftz" if elem in (float16, bfloat16) else ""
         row = p.atomic(f".{'.'.join(order)}.global", f"{op}{noftz}.{ptx}", type, at[1], 1, result)
@@ -203,8 +203,8 @@ class NvidiaTarget:
         return row.emit(w, args) if row is not None else None
 
     def narrow_pair(self, w: Writer, type: str, low: str, high: str) -> str:
-        # Not by fptrunc: LLVM takes it apart where the halves go different ways, and ptxas then lets MMAs of
-        # warpgroups wait for each other (C7514) when single halves are made of their results.
+        # fptrunc is avoided: LLVM splits it if the halves have different uses, and ptxas then serialises MMAs of
+        # warpgroups (C7514) if single halves are computed from their results.
         return p.emit_primitive(w, f"pair.{type}", high, low)
 
     def round_tf32(self, w: Writer, x: str) -> str:
@@ -217,7 +217,7 @@ class NvidiaTarget:
         return _unpack(w, row.emit(w, [*acc, *a, *b]), acc_type, len(acc))
 
     def convert_float8(self, w: Writer, source: Any, target: Any, values: Regs) -> list[str] | None:
-        """fp8e4nv, fp8e5 → fp16, or fp32 → fp8e4nv, fp8e5, two at a time; None below sm_89 and for other formats."""
+        """Convert fp8e4nv, fp8e5 → fp16, or fp32 → fp8e4nv, fp8e5, in pairs; None below sm_89 and for other formats."""
         kind: dtype = source if source.is_fp8() else target
         if self.cc < 89 or not kind.ptx:
             return None
@@ -252,7 +252,7 @@ class NvidiaTarget:
         p.emit_primitive(w, "trap")
 
     def print(self, w: Writer, format: str, args: Sequence[tuple[Any, str]]) -> None:
-        """printf with C's varargs layout in local memory: every value at its own size, ints at least 4 bytes."""
+        """Call printf with C's varargs layout in local memory: every value at its own size, ints at least 4 bytes."""
         data = w.module.string(format.encode("utf-8"))
         slots: list[tuple[str, str, int]] = []
         at = 0
@@ -273,7 +273,7 @@ class NvidiaTarget:
         w.emit(f"call i32 @vprintf(ptr {text}, ptr {buffer}) #1")
 
     def assert_fail(self, w: Writer, message: str, file: str, line: int, function: str) -> None:
-        """What CUDA's assert() calls: prints the place and ends the grid with a device-side assert."""
+        """Call what CUDA's assert() calls: it prints the source line and ends the grid with a device-side assert."""
         w.module.declare("declare void @__assertfail(ptr, ptr, i32, ptr, i64)")
         names = [
             w.pure(f"addrspacecast ptr addrspace(1) {w.module.string(s.encode('utf-8'))} to ptr")
@@ -285,14 +285,14 @@ class NvidiaTarget:
 
 
 def _hints(access: Access) -> str:
-    """Cache operator, or eviction priority: PTX takes one of the two."""
+    """Return the cache operator or the eviction priority: PTX takes one of the two."""
     if access.cache:
         return access.cache
     return f".L1::{access.eviction}" if access.eviction else ""
 
 
 def _narrow(type: str) -> tuple[str, str]:
-    """Bytes move in 16-bit registers: (type of the register, the byte type or "")."""
+    """Return (type of the register, the byte type or ""): bytes are moved in 16-bit registers."""
     return ("i16", type) if type == "i8" else (type, "")
 
 
@@ -313,7 +313,7 @@ def _zero(type: str) -> str:
 
 
 def _atomic_type(kind: str, elem: ElementType) -> tuple[str, str]:
-    """(register type, PTX type suffix) of an atomic."""
+    """Return (register type, PTX type suffix) of an atomic."""
     if kind == "add" and elem in (float32, float64):
         return ("float", "f32") if elem is float32 else ("double", "f64")
     if kind == "add" and elem in (float16, bfloat16):

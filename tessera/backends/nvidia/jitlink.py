@@ -1,6 +1,6 @@
 """Assembles PTX in this process by the library nvJitLink, from the `nvidia-nvjitlink` wheel or from CUDA_HOME.
 
-torch's CUDA wheels bring it along. See `assembler` for what it does otherwise than ptxas.
+torch's CUDA wheels include it. `assembler` says how it differs from ptxas.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tessera.config import knobs
 from tessera.errors import PTXASError, ToolNotFound
 
 PATTERNS = ("nvidia/cu*/lib/libnvJitLink.so.*", "nvidia/nvjitlink/lib/libnvJitLink.so.*")
-OLDEST = (12, 4)  # reads PTX 8.4; older ones are not looked at
-BLACKWELL = (12, 8)  # the first that knows more than sm_90
+OLDEST = (12, 4)  # reads PTX 8.4; older ones are ignored
+BLACKWELL = (12, 8)  # the first release that knows targets after sm_90
 PTX_INPUT = 2  # NVJITLINK_INPUT_PTX
 # A handle is a pointer; results are ints.
 SIGNATURES: dict[str, list[Any]] = {
@@ -45,7 +45,7 @@ def available() -> bool:
 
 
 def version() -> str:
-    """The library's release, like 13.0. ToolNotFound where it is not installed."""
+    """Return the library's release, like 13.0. Raises ToolNotFound if it is not installed."""
     return ".".join(map(str, _loaded()[1]))
 
 
@@ -57,7 +57,7 @@ def _places() -> tuple[str, str, str]:
 
 @lru_cache(maxsize=8)
 def _library(configured: str, cuda_home: str, cuda_path: str) -> tuple[Any, tuple[int, int]] | None:
-    """The newest library there is, with its version."""
+    """Return the newest library found, with its version."""
     if configured:
         paths = [Path(configured)]
     else:
@@ -97,7 +97,7 @@ def _loaded() -> tuple[Any, tuple[int, int]]:
 def assemble(
     ptx: str, arch: str, options: Sequence[str] = (), line_info: bool = False
 ) -> Assembled:
-    """Assemble `ptx` for `arch`; `options` are ptxas's. PTXASError with the library's words and the PTX lines meant."""
+    """Assemble `ptx` for `arch`; `options` are ptxas's. Raises PTXASError with the library's message and PTX lines."""
     library, release = _loaded()
     if not 75 <= int(re.sub(r"\D", "", arch)) <= (90 if release < BLACKWELL else 121):
         # The library would end the process.

@@ -21,7 +21,7 @@ WARPGROUP_THREADS = 128  # four warps
 
 
 def single_thread(fl: FunctionLowering) -> AbstractContextManager[None]:
-    """Code that one thread runs: the first one, or the only one that there is."""
+    """Return a context for code that one thread runs: the first one, or the only one."""
     return nullcontext() if fl.single else fl.w.when(first_thread(fl))
 
 
@@ -32,7 +32,7 @@ def first_thread(fl: FunctionLowering) -> str:
 
 
 def _producer_thread(fl: FunctionLowering) -> str:
-    """Whether this thread is the first of the producer's warps, which follow those of the consumers."""
+    """Return whether this thread is the first of the producer's warps, which follow those of the consumers."""
     thread = fl.thread
     with fl.w.hoist():
         return fl.w.pure(f"icmp eq i32 {thread}, {32 * fl.num_warps}")
@@ -44,7 +44,7 @@ def mbarrier_address(fl: FunctionLowering, bars: Value, index: Value) -> str:
 
 
 def spin(fl: FunctionLowering, address: str, parity: str) -> None:
-    """Wait in a loop of blocks; the hardware suspends the thread for a while in each try."""
+    """Wait in a loop of blocks; each try lets the hardware suspend the thread for a while."""
     w = fl.w
     again, done = w.label("wait"), w.label("arrived")
     w.branch(again)
@@ -59,7 +59,7 @@ def _init(fl: FunctionLowering, op: MbarrierInitOp) -> None:
     w = fl.w
     if op.by_producer:
         with w.when(_producer_thread(fl)):
-            for number in range(fl.tensor_maps):  # the first copies will find them near
+            for number in range(fl.tensor_maps):  # so that the first copies find them in the cache
                 p.emit_primitive(fl.w, "prefetch_map", f"%map{number}")
             _init_rows(fl, op)
             p.emit_primitive(fl.w, "mbarrier_fence")
@@ -125,14 +125,14 @@ def _arrive(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
 
 
 def _arrive_if(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
-    """By one thread of each warp or warpgroup for each CTA that is to know."""
+    """Let one thread of each warp or warpgroup arrive, for each CTA to notify."""
     w, thread = fl.w, fl.thread
     with w.hoist():
         lanes = (WARPGROUP_THREADS if op.groups else 32) - 1
         number = w.pure(f"and i32 {thread}, {lanes}")
         chosen = w.pure(f"icmp ult i32 {number}, {op.ctas}")
     if not (op.groups or op.after_mma):
-        p.emit_primitive(fl.w, "warp_sync")  # lanes that read by themselves are done too
+        p.emit_primitive(fl.w, "warp_sync")  # lanes that read on their own are done, too
     if op.condition is not None:
         chosen = w.and_("i1", chosen, fl.scalar(op.condition))
     with w.when(chosen):
@@ -144,7 +144,7 @@ def _arrive_if(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
 
 
 def _await_reads(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
-    """Go on when tiles that were read from shared memory have come."""
+    """Wait until tiles that were read from shared memory are in registers."""
     w = fl.w
     parts = [_low_32_bits(fl, *came) for v in op.after for came in fl.readers[v].came]
     if parts:
@@ -155,7 +155,7 @@ def _await_reads(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
 
 
 def _low_32_bits(fl: FunctionLowering, type: str, name: str) -> str:
-    """32 bits that depend on an LLVM value."""
+    """Return 32 bits that depend on an LLVM value."""
     w = fl.w
     if type in ("float", "double"):
         bits = 32 if type == "float" else 64

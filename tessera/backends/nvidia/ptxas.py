@@ -1,7 +1,7 @@
 """Finds NVIDIA's command line tools, assembles PTX with ptxas, disassembles cubins.
 
 ptxas is taken from the knob nvidia.ptxas (TESSERA_PTXAS), else from the `nvidia-cuda-nvcc` wheel, else from CUDA_HOME
-or CUDA_PATH, else from PATH. `version()` is part of the cache key: another assembler is another kernel.
+or CUDA_PATH, else from PATH. `version()` is part of the cache key, since another assembler makes another kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tessera.config import knobs
 from tessera.config.budget import out_of_time, remaining_seconds
 from tessera.errors import CompilationTimeout, PTXASError, TesseraError, ToolNotFound
 
-# Where wheels put the tools: CUDA 12 wheels one folder per package, CUDA 13 wheels all in one.
+# Where wheels install the tools: CUDA 12 wheels use one folder per package, CUDA 13 wheels one for all.
 WHEEL_FOLDERS = (
     "nvidia/cu13/bin",
     "nvidia/cuda_nvcc/bin",
@@ -47,7 +47,7 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Assembled:
-    """A cubin and what ptxas said of it. Of several entry functions the largest figure counts; sizes in bytes."""
+    """A cubin and what ptxas reported. With several entry functions, the largest figure counts; sizes are in bytes."""
 
     cubin: bytes
     log: str
@@ -62,7 +62,7 @@ class Assembled:
 
 # --- finding ----------------------------------------------------------------------------------------------
 def find_tool(name: str) -> str:
-    """Path of ptxas, nvdisasm or cuobjdump; ToolNotFound says where it was sought and what to do."""
+    """Return the path of ptxas, nvdisasm or cuobjdump. Raises ToolNotFound, which says where it was searched for."""
     configured = getattr(knobs.nvidia, name)
     if configured:
         if os.access(configured, os.X_OK) and os.path.isfile(configured):
@@ -81,15 +81,15 @@ def find_tool(name: str) -> str:
 
 
 def ptxas_for(arch: str) -> str:
-    """Path of the ptxas that assembles for `arch` (sm_90a, …): the knob nvidia.ptxas_blackwell names that of sm_100 and
-    newer, if set."""
+    """Return the path of the ptxas that assembles for `arch` (sm_90a, …). The knob nvidia.ptxas_blackwell gives that
+    of sm_100 and newer, if set."""
     number = int("".join(filter(str.isdigit, arch)) or 0)
     blackwell = number >= BLACKWELL and knobs.nvidia.ptxas_blackwell
     return find_tool("ptxas_blackwell" if blackwell else "ptxas")
 
 
 def _places() -> tuple[str, str, str]:
-    """What the search depends on besides the file system."""
+    """Return what the search depends on besides the file system."""
     return (
         os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", ""), os.environ.get("PATH", ""),
     )  # fmt: skip
@@ -121,7 +121,7 @@ def _in_wheels(site: Path, name: str) -> str | None:
 
 
 def _executable(path: Path) -> Path:
-    """Wheels unpacked by some installers lose the x bit."""
+    """Make a tool executable: some installers lose the x bit of wheels' files."""
     if not os.access(path, os.X_OK):
         try:
             path.chmod(path.stat().st_mode | 0o111)
@@ -131,8 +131,8 @@ def _executable(path: Path) -> Path:
 
 
 def version(path: str | None = None) -> str:
-    """The release of ptxas at `path` (default: the one found), like 13.0.88; what the knob nvidia.mock_ptx_version
-    says of it counts more."""
+    """Return the release of ptxas at `path` (default: the one found), like 13.0.88. The knob nvidia.mock_ptx_version
+    overrides it."""
     mocked = knobs.nvidia.mock_ptx_version
     if mocked:
         said = re.search(r"\d+(?:\.\d+)+", mocked)
@@ -154,8 +154,8 @@ def _version(path: str, mtime: int, size: int) -> str:
 
 
 def newest_ptx(release: str) -> int:
-    """The newest PTX ISA (major * 10 + minor) that the assembler of a CUDA release reads: 12.0 reads 8.0, 12.8 reads
-    8.7, 13.0 9.0."""
+    """Return the newest PTX ISA (major * 10 + minor) that the assembler of a CUDA release reads: 12.0 reads 8.0, 12.8
+    reads 8.7, 13.0 reads 9.0."""
     major, minor = (int(x) for x in release.split(".")[:2])
     if major >= 13:
         return 90 + 10 * (major - 13) + minor
@@ -171,7 +171,7 @@ def assemble(
 ) -> Assembled:
     """Assemble `ptx` for `arch` (sm_80, sm_90a, …). `options` go to ptxas before those of the knob ptxas_options.
 
-    Raises PTXASError with ptxas's words, the PTX lines meant and a command to repeat it; ToolNotFound.
+    Raises PTXASError with ptxas's message, the PTX lines meant and a command to repeat it; ToolNotFound.
     """
     tool = ptxas_for(arch)
     command = [tool, "-v", f"-arch={arch}", *extra_options(options, line_info)]
@@ -197,7 +197,7 @@ def assemble(
 
 
 def extra_options(options: Sequence[str], line_info: bool = False) -> list[str]:
-    """`options` and those that knobs add."""
+    """Return `options` and those that knobs add."""
     extra = shlex.split(knobs.nvidia.ptxas_options or "")
     level = ["-O0"] if knobs.nvidia.disable_ptxas_opt else []
     return [*options, *(["-lineinfo"] if line_info else []), *level, *extra]

@@ -62,13 +62,13 @@ HOPPER_ROWS = (
     *(_wgmma(a, b, float32) for a in (float8e4nv, float8e5) for b in (float8e4nv, float8e5)),
 )
 
-# Largest dynamic shared memory of one CTA, opted in; the driver keeps 1 KiB of the physical size.
+# Largest dynamic shared memory of one CTA after opt-in; the driver keeps 1 KiB of the physical size.
 _SHARED_KIB = {
     80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99,
 }  # fmt: skip
 # The first PTX ISA (major * 10 + minor) that has the target.
 _OLDEST_PTX = {80: 70, 86: 71, 87: 74, 89: 78, 90: 80, 100: 86, 103: 88, 110: 90, 120: 87, 121: 88}
-_CTAS = {80: 32, 86: 16, 89: 24, 90: 32, 120: 24}  # that an SM holds at a time
+_CTAS = {80: 32, 86: 16, 89: 24, 90: 32, 120: 24}  # resident on an SM at a time
 
 
 def _nearest(table: dict[int, int], capability: int) -> int:
@@ -76,13 +76,13 @@ def _nearest(table: dict[int, int], capability: int) -> int:
 
 
 def oldest_ptx(capability: int) -> int:
-    """The first PTX ISA (major * 10 + minor) that has the target."""
+    """Return the first PTX ISA (major * 10 + minor) that has the target."""
     return _nearest(_OLDEST_PTX, capability)
 
 
 @lru_cache
 def facts_for(capability: int) -> GpuFacts:
-    """Facts of a GPU by its compute capability, e.g. 90; unknown newer ones get those of the nearest below."""
+    """Return the facts of a GPU by compute capability, e.g. 90; unknown newer ones get those of the nearest below."""
     return GpuFacts(
         max_shared_bytes=_nearest(_SHARED_KIB, capability) * 1024,
         max_ctas=_nearest(_CTAS, capability),

@@ -1,8 +1,8 @@
 """Lowers copies between arrays and shared memory by the TMA unit.
 
-One thread starts the copies of all boxes of a block; their arrival counts on an mbarrier in shared memory. A tile
-that is stored goes box by box through a few buffers in shared memory: while the TMA unit reads one, the next is
-written. Threads write through another path than the TMA unit reads, so a fence stands between."""
+One thread starts the copies of all boxes of a block; their bytes are counted by an mbarrier in shared memory. A stored
+tile goes box by box through a few buffers in shared memory: while the TMA unit reads one, the next is
+written. Threads write through the generic proxy and the TMA unit reads through the async one, so a fence is needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tessera.layout import Boxes, LinearLayout, MatrixAccess, box_layout, turned
 from tessera.ops import DescriptorLoadOp, DescriptorStoreOp, MakeDescriptorOp, TensorCopyOp
 from tessera.passes.gpu_movement.tensor_maps import access_boxes
 
-GROUP_BARRIER = 9  # the first named barrier of those that warpgroups have for themselves
+GROUP_BARRIER = 9  # the first of the named barriers reserved for warpgroups
 
 
 # --- descriptors --------------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def _descriptor(fl: FunctionLowering, op: MakeDescriptorOp) -> None:
 
 
 def _coordinates(fl: FunctionLowering, offsets: Sequence[Value], start: Sequence[int]) -> list[str]:
-    """Coordinates of a box, from the contiguous dimension."""
+    """Return the coordinates of a box, the contiguous dimension first."""
     w = fl.w
     found = [w.add("i32", _as_i32(fl, v), str(at)) for v, at in zip(offsets, start, strict=True)]
     return found[::-1]
@@ -56,7 +56,7 @@ def _as_i32(fl: FunctionLowering, v: Value) -> str:
 def _load_boxes(
     fl: FunctionLowering, op: DescriptorLoadOp | TensorCopyOp, address: str, bar: str, ctas: int
 ) -> None:
-    """All boxes, or with several `ctas` those of this one, which go to all."""
+    """Copy all boxes; with several `ctas`, those of this CTA's share, to all of them."""
     boxes = access_boxes(op, fl.num_warps)
     w, size = fl.w, boxes.elements * op.desc.type.elem.storage_bytes
     row = p.tensor_load(len(boxes.box), ctas)
@@ -78,7 +78,7 @@ def _load_boxes(
 
 
 def _first_of_share(fl: FunctionLowering, boxes: Boxes, ctas: int) -> list[str]:
-    """Coordinates of the first box of this CTA's share: a sum over the bits of the CTA's number."""
+    """Return the coordinates of the first box of this CTA's share: a sum over the bits of the CTA's rank."""
     w, mine = fl.w, len(boxes.starts) // ctas
     with w.hoist():
         rank, first = fl.target.cta_rank(w), ["0"] * len(boxes.box)
@@ -92,7 +92,7 @@ def _first_of_share(fl: FunctionLowering, boxes: Boxes, ctas: int) -> list[str]:
 
 @lowers(DescriptorLoadOp)
 def _load(fl: FunctionLowering, op: DescriptorLoadOp) -> None:
-    """Through scratch, with a barrier of its own: nobody else runs meanwhile."""
+    """Load through scratch, with an mbarrier of its own, since nothing else runs meanwhile."""
     t: Any = op.result.type
     bits = memory_bits(t.elem)
     shared = box_layout(t.shape, bits)
@@ -157,14 +157,14 @@ def _store(fl: FunctionLowering, op: DescriptorStoreOp) -> None:
 
 
 def _group(fl: FunctionLowering) -> str:
-    """Number of this thread's group of four warps."""
+    """Return the number of this thread's warpgroup."""
     warp = fl.warp
     with fl.w.hoist():
         return fl.target.shuffle_index(fl.w, fl.w.pure(f"lshr i32 {warp}, 2"), "0")
 
 
 def _elected(fl: FunctionLowering, groups: int) -> Any:
-    """Code that one thread of each group runs, or one of all."""
+    """Return a context for code that one thread of each group runs, or one of all."""
     return fl.w.when(_first_of_group(fl)) if groups else single_thread(fl)
 
 
@@ -187,7 +187,7 @@ def _meet(fl: FunctionLowering, groups: int, group: str) -> None:
 def _apart(
     fl: FunctionLowering, t: TileType, how: Staging, names: list[str]
 ) -> tuple[LinearLayout, list[str]]:
-    """A tile in registers such that its lanes write to banks of their own."""
+    """Return a tile in registers such that its lanes write to different banks."""
     bits, type = memory_bits(t.elem), llvm_type(t.elem)
     access = access_for(t.layout, how.layout, bits, fl.target.facts().has_stmatrix)
     if isinstance(access, MatrixAccess):
@@ -206,7 +206,7 @@ def _apart(
 
 
 def _part(access: Any, elements: int, members: range, buffers: int) -> Any:
-    """The groups of an access that write certain boxes, into a ring of buffers."""
+    """Return the groups of an access that write certain boxes, into a ring of buffers."""
     chosen = [g for g in access.groups if g.offset // elements in members]
     moved = [
         replace(g, offset=g.offset % elements + g.offset // elements % buffers * elements)
@@ -216,7 +216,7 @@ def _part(access: Any, elements: int, members: range, buffers: int) -> Any:
 
 
 def _settle(fl: FunctionLowering, now: bool) -> None:
-    """Shared memory must stay until the TMA unit has read it; with `now` the data are in global memory."""
+    """Keep shared memory until the TMA unit has read it; with `now`, wait until the data are in global memory."""
     if now:
         with fl.w.when(_first_of_group(fl)):
             p.bulk_wait(0, read=False).emit(fl.w, [])

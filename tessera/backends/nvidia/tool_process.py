@@ -1,10 +1,10 @@
-"""Runs a tool so that it never outlives what it is run for: the time it may take, an interrupt, this process.
+"""Runs a tool that ends with its time limit, with an exception in this process, or with this process.
 
-The tool runs in a process group of its own, which is killed when time is over or an exception passes. If this process
-is killed itself, nobody is left to do that: a second process of the group waits for the end of a pipe that only this
-process holds open, and kills the group then, of which it is the last one if the tool has ended. (Linux could send a
-signal at the parent's death, but of the *thread* that started the tool, and only by code that runs in a fork of this
-process.)
+The tool runs in a process group of its own, which is killed at its time limit or if an exception is raised. If this
+process itself is killed, it cannot do that: a second process of the group waits for the end of a pipe that only this
+process holds open, and then kills the group, of which it is the only member if the tool has ended. (Linux can send a
+signal at the parent's death, but at that of the *thread* that started the tool, and only by code that runs in a fork
+of this process.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# $@: the tool, which takes the shell's place. Standard input: the pipe, which the tool does not get.
+# $@: the tool, which replaces the shell. Standard input is the pipe, which the tool does not get.
 SUPERVISED = """
 exec 3<&0 </dev/null
 { read -r nothing <&3; kill -KILL 0; } >/dev/null 2>&1 &
@@ -34,8 +34,8 @@ class Ended:
 
 
 def run_tool(command: Sequence[str], seconds: float | None = None) -> Ended:
-    """Run a command to its end. subprocess.TimeoutExpired after `seconds`; no process is left then, nor after any other
-    exception, nor if this process is killed."""
+    """Run a command to its end. Raises subprocess.TimeoutExpired after `seconds`. No process is left then, nor after
+    any other exception, nor if this process is killed."""
     ours, theirs = os.pipe()
     try:
         process = subprocess.Popen(
@@ -58,7 +58,7 @@ def run_tool(command: Sequence[str], seconds: float | None = None) -> Ended:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """End the whole group, and read what it had written so far: the pipes are closed then."""
+    """Kill the whole group, and read what it had written: the pipes are closed by then."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

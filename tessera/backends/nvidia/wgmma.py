@@ -4,14 +4,14 @@ A descriptor holds an address and how the rows of a swizzled box follow each oth
 
     bits 0-13 address, 16-29 distance between boxes, 32-45 distance between groups of 8 rows, 62-63 swizzle
 
-Shared operands lie in boxes of `width` bytes times all rows (layout/shared.py: shared_swizzled). Along K, a
+Shared operands are stored in boxes of `width` bytes times all rows (layout/shared.py: shared_swizzled). Along K, a
 step of 32 bytes goes through a box of a K-contiguous operand and then to the next box; in a transposed one it
 goes down 32 bytes' worth of rows. All steps of one 64 x n block are one piece of assembly: fence, MMAs,
 commit. Accumulators are tied through it and through the wait, so that nothing reads them in between.
 
-The first operand may come through registers. While an MMA runs its registers must not be written: an MMA that
-runs on into the next iteration is waited for there after the next operand is read, and before that is rounded or
-permuted into its place."""
+The first operand may come from registers. While an MMA runs, its registers must not be written: an MMA that
+runs on into the next iteration is waited for there after the next operand has been loaded, and before it is rounded or
+moved to its registers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Rows = tuple[int, ...]
 
 @lru_cache(maxsize=256)
 def storage(layout: LinearLayout, bits: int) -> tuple[tuple[int, ...], int]:
-    """(order, bytes of a box's row) of a shared layout that `shared_swizzled` made, perhaps transposed."""
+    """Return (order, bytes of a box's row) of a layout that `shared_swizzled` made, perhaps transposed."""
     for order in ((1, 0), (0, 1)):
         for width in SWIZZLE_CODES:
             if layout.shape[order[0]] * bits >= width * 8:
@@ -68,14 +68,14 @@ class _Shared:
         self.address = w.pure(f"lshr i32 {fl.scalar(view)}, 4")
 
     def outer_bytes(self, index: int) -> int:
-        """Where row or column `index` begins, a multiple of 8 rows or of a box."""
+        """Return the offset of row or column `index`, a multiple of 8 rows or of a box."""
         if self.along_k:
             return index * self.width
         size = index * self.bits // 8
         return size // self.width * self.box + size % self.width
 
     def descriptor(self, group: str, stride: int, constant: int) -> str:
-        """For the block that begins at byte group * stride + constant."""
+        """Return the descriptor of the block that begins at byte group * stride + constant."""
         w, address = self.fl.w, self.address
         if group != "0" and stride:
             address = w.add("i32", address, w.mul("i32", group, str(stride >> 4)))
@@ -84,7 +84,7 @@ class _Shared:
         return w.pure(f"or i64 {wide}, {self.high}")
 
     def step(self, k: int) -> int:
-        """Descriptor units from the block's begin to step k."""
+        """Return the distance of step k from the block's start, in units of the descriptor."""
         if not self.along_k:
             return k * (STEP_BYTES * 8 // self.bits) * self.width >> 4
         size = k * STEP_BYTES
@@ -114,7 +114,7 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
 
 
 def _run_on(mma: _Mma, acc: list[Block]) -> list[Block]:
-    """The first operand has been read while the MMA before ran. Each half of that MMA is waited for before the
+    """The first operand has been read while the previous MMA ran. Each half of that MMA is waited for before the
     same half of this one takes its registers, while the other half keeps the matrix unit busy."""
     halves = 2 if mma.steps % 2 == 0 else 1
     for half in range(halves):
@@ -148,8 +148,8 @@ class _Mma:
         return _blocks(self.fl, self.row, self.fl.get(self.op.acc), count)
 
     def held(self, mine: range) -> list[list[Block]]:
-        """The registers of a first operand that is in registers, for the steps `mine` along K: a list for each block of
-        rows."""
+        """Return the registers of a first operand held in registers, for the steps `mine` along K: a list for each
+        block of rows."""
         row, fl, names = self.row, self.fl, self.fl.get(self.op.left)
         size = 64 * row.k // 128
         found: list[list[Block]] = []
@@ -189,7 +189,7 @@ class _Mma:
         return out
 
     def flags(self) -> str:
-        """Signs of A and B, and whether those in shared memory are transposed."""
+        """Return the signs of A and B, and whether those in shared memory are transposed."""
         tail = "" if self.row.acc.is_int() else ", 1, 1"
         if self.row.transposable:
             tail += f", {int(not self.a.along_k)}" if self.a is not None else ""
@@ -230,8 +230,8 @@ def _wait(fl: FunctionLowering, op: WgmmaWaitOp) -> None:
 
 def _keep_alive(fl: FunctionLowering, op: Op, v: Value) -> None:
     """Read one register of each instruction's part of an operand that `op` leaves in registers. ptxas (12.8, 13.0)
-    gives registers that a loop only reads, and only in MMAs, to others behind the MMA, although the next iteration
-    needs them again."""
+    reuses registers that a loop only reads, and only in MMAs, after the MMA, although the next iteration
+    still needs them."""
     loop = op.parent_op()
     while loop is not None and not isinstance(loop, Loop):
         loop = loop.parent_op()
@@ -249,7 +249,7 @@ def _keep_alive(fl: FunctionLowering, op: Op, v: Value) -> None:
 
 # --- pieces ------------------------------------------------------------------------------------------------
 def _groups(fl: FunctionLowering, along_m: int, along_n: int) -> tuple[str, str]:
-    """Numbers of this thread's warpgroup along M and N, the same in all lanes."""
+    """Return the numbers of this thread's warpgroup along M and N, uniform in all lanes."""
     if along_m * along_n == 1:
         return "0", "0"
     warp = fl.warp

@@ -1,8 +1,8 @@
 """Lists every NVIDIA instruction that the lowering emits: operand types, PTX or intrinsic, and what it means for
 lanes.
 
-Families (vector widths, atomics, matrix shapes) are functions that make a row. Rows with `constraints` are inline PTX,
-the others LLVM intrinsics. The simulator runs the meanings.
+Families (vector widths, atomics, matrix shapes) are functions that return a row. Rows with `constraints` are inline
+PTX, others are LLVM intrinsics. The simulator runs the meanings.
 """
 
 from tessera.backends.nvidia.primitives import basics

@@ -1,4 +1,4 @@
-"""Lists the instructions that say where a thread is, exchange between lanes, compute and convert."""
+"""Lists the instructions that identify a thread, exchange between lanes, compute and convert."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ row("sqrt_rn.double", (_D,), _D, "sqrt.rn.f64 $0, $1;", "=d,d", meaning=np.sqrt)
 row("div.float", (_F, _F), _F, "div.full.f32 $0, $1, $2;", "=f,f,f", meaning=np.divide)
 row("rcp.float", (_F,), _F, "rcp.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.reciprocal)
 
-# Integers: instructions that LLVM's own do not stand for. Its quotient by zero and its shift by the type's width are
-# undefined; these give some number, and nothing or the sign.
+# Integer instructions that LLVM's own cannot express. LLVM's quotient by zero and its shift by the type's width are
+# undefined; these return some number, and zero or the sign.
 _I, _L = "i32", "i64"
 
 
@@ -119,7 +119,7 @@ for _name, _ptx in (("shl", "shl.b"), ("lshr", "shr.u"), ("ashr", "shr.s")):
 
 
 def _quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Unsigned; all ones where y is 0."""
+    """Return the unsigned quotient; all ones where y is 0."""
     return np.where(y == 0, np.uint64(0xFFFFFFFF), x // np.where(y == 0, np.uint64(1), y))
 
 
@@ -148,7 +148,7 @@ def _toward_zero(type: str) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _tf32(x: np.ndarray) -> np.ndarray:
-    """Nearest, ties away from zero."""
+    """Round to nearest, ties away from zero."""
     return ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
@@ -161,8 +161,8 @@ _rtz("to_fp16_rtz.float", _F, "half", "f16.f32", "=h,f")
 _rtz("to_bf16_rtz.float", _F, "bfloat", "bf16.f32", "=h,f")
 _rtz("to_fp32_rtz.double", _D, _F, "f32.f64", "=f,d")
 _rtz("to_fp16_rtz.double", _D, "half", "f16.f64", "=h,d")
-# The sign of a 16-bit float, by an instruction on integers that LLVM does not turn into `neg`: of {x, -y} + {x, -y}
-# ptxas 12.8 makes {2x, 0}, and the same of `abs`.
+# The sign of a 16-bit float is flipped by an integer instruction that LLVM does not turn into `neg`: ptxas 12.8 turns
+# {x, -y} + {x, -y} into {2x, 0}, and does the same to `abs`.
 row(
     "flip_sign.i16", ("i16",), "i16", "xor.b16 $0, $1, 0x8000;", "=h,h",
     meaning=lambda x: x ^ np.uint64(0x8000),
@@ -172,12 +172,12 @@ row("to_tf32", (_F,), _F, "cvt.rna.tf32.f32 $0, $1;", "=f,f", meaning=_tf32)
 
 @cache
 def float8_values(type: dtype) -> np.ndarray:
-    """The values of all codes, as float64."""
+    """Return the values of all codes, as float64."""
     return np.array([decode_float8(c, type) for c in range(256)])
 
 
 def _narrow8(type: dtype, x: np.ndarray) -> np.ndarray:
-    """Nearest code, ties to even, saturating."""
+    """Return the nearest code, ties to even, saturating."""
     table = float8_values(type)[:128]
     codes = np.flatnonzero(np.isfinite(table))
     values = table[codes]
@@ -205,7 +205,7 @@ def _two_widened(type: dtype) -> Callable[[np.ndarray], np.ndarray]:
     return convert
 
 
-# Two 8-bit floats at a time: the first operand of the narrowing ends up in the high byte.
+# Two 8-bit floats at a time: the first operand of the narrowing becomes the high byte.
 for _name, _fp8, _type in (("fp8e4nv", "e4m3", float8e4nv), ("fp8e5", "e5m2", float8e5)):
     row(
         f"to_{_name}", (_F, _F), "i16", f"cvt.rn.satfinite.{_fp8}x2.f32 $0, $1, $2;", "=h,f,f",

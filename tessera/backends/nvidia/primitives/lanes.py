@@ -1,6 +1,6 @@
-"""Holds values of many lanes: arrays with the lanes as first axis, and their bits.
+"""Holds values of many lanes: arrays whose first axis is the lanes, and their bits.
 
-Integers of up to 64 bits are held as uint64, bfloat as float32 numbers, other floats as themselves."""
+Integers of up to 64 bits are held as uint64, bfloat as float32 numbers, other floats in their own type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bits_of(type: str) -> int:
 
 
 def to_raw(type: str, x: np.ndarray) -> np.ndarray:
-    """Bits as uint64 (integers of up to 64 bits)."""
+    """Return bits as uint64 (integers of up to 64 bits)."""
     if type in ("half", "float", "double"):
         return x.view({2: np.uint16, 4: np.uint32, 8: np.uint64}[x.itemsize]).astype(np.uint64)
     if type == "bfloat":

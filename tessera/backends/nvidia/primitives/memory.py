@@ -47,7 +47,8 @@ def _words(type: str, raw: np.ndarray) -> tuple[np.ndarray, ...]:
 def load_global(
     modifiers: str, bits: int, count: int, type: str, offset: int, predicated: bool
 ) -> Primitive:
-    """ld.global of `count` words. Predicated: the result is tied to as many extra operands, used where it is off."""
+    """ld.global of `count` words. If predicated, as many extra operands are tied to the result, for a false
+    predicate."""
     result = struct(type, count)
     c = letter(type)
     constraints = ",".join([f"={c}"] * count)
@@ -131,7 +132,7 @@ def store_shared(bits: int, count: int, type: str, offset: int, predicated: bool
 
 # --- atomics --------------------------------------------------------------------------------------------------
 def combiner(kind: str) -> Combine:
-    """What `add.f32`, `cas.b64`, ... do: (old bits, operands' bits) → new bits."""
+    """Return what `add.f32`, `cas.b64`, ... compute: (old bits, operands' bits) → new bits."""
     how, ptx = kind.split(".")[0], kind.rsplit(".", 1)[1]
     letters = ptx.rstrip("0123456789")
     bits = int(ptx[len(letters) :])
@@ -164,7 +165,7 @@ def _float_sum(type: str, old: int, new: int) -> int:
 def atomic(
     modifiers: str, kind: str, type: str, offset: int, operands: int, result: bool
 ) -> Primitive:
-    """atom (with a result, tied to a zero where the predicate is off) or red. `operands`: 1, or 2 for cas."""
+    """atom (its result is tied to a zero for a false predicate) or red. `operands`: 1, or 2 for cas."""
     c = letter(type)
     values = ", ".join([f"${(3 if result else 1) + i}" for i in range(operands)])
     combine, size = combiner(kind), bits_of(kind.rsplit(".", 1)[1].replace("bf", "f")) // 8
@@ -190,7 +191,7 @@ def atomic(
 
 @family
 def add_vector(scope: str, ptx: str, type: str, offset: int, count: int) -> Primitive:
-    """Adds a vector to neighbours in memory (relaxed order); 16-bit sums keep subnormals."""
+    """Add a vector to adjacent elements in memory (relaxed order); 16-bit sums keep subnormals."""
     noftz = "" if type == "float" else ".noftz"
     sums = f"red.relaxed.{scope}.global.add{noftz}.v{count}.{ptx}"
     text = f"@${count + 1} {sums} [$0 + {offset}], {braces(1, count)};"
@@ -210,7 +211,7 @@ def add_vector(scope: str, ptx: str, type: str, offset: int, count: int) -> Prim
 
 @family
 def atomic_shared_add(offset: int) -> Primitive:
-    """Add to an i32 in shared memory where the predicate is on."""
+    """Add to an i32 in shared memory where the predicate is true."""
 
     def meaning(m: Machine, where: Lanes, x: Lanes, predicate: Lanes) -> None:
         mask = m.on & predicate.astype(bool)
@@ -241,7 +242,7 @@ def async_wait(pending: int) -> Primitive:
 def async_copy(
     bytes: int, modifiers: str, offset: int, source_offset: int, partial: bool
 ) -> Primitive:
-    """cp.async of 4, 8 or 16 bytes; `partial`: a last operand says how many bytes to read, the rest are zeros."""
+    """cp.async of 4, 8 or 16 bytes; with `partial` a last operand gives the bytes to read, and the rest are zeros."""
     text = f"cp.async.{_cached(bytes)}.shared.global{modifiers} [$0 + {offset}], [$1 + {source_offset}], {bytes}"
 
     def meaning(m: Machine, to: Lanes, source: Lanes, size: Lanes | None = None) -> None:
@@ -260,7 +261,7 @@ def _cached(bytes: int) -> str:
 
 @family
 def async_copy_where(bytes: int, offset: int, source_offset: int) -> Primitive:
-    """cp.async where a predicate is on."""
+    """cp.async where a predicate is true."""
     text = f"@$2 cp.async.{_cached(bytes)}.shared.global [$0 + {offset}], [$1 + {source_offset}], {bytes};"
 
     def meaning(m: Machine, to: Lanes, source: Lanes, predicate: Lanes) -> None:
@@ -273,7 +274,7 @@ def async_copy_where(bytes: int, offset: int, source_offset: int) -> Primitive:
 
 # --- matrices of 16-bit elements ----------------------------------------------------------------------------------
 _LANES = np.arange(32)
-# Of lane l: row and column of its two elements in a matrix of 8 x 8.
+# For each lane, row and column of its two elements in an 8 x 8 matrix.
 _ROWS, _COLUMNS = np.stack([_LANES // 4] * 2, 1), np.stack([_LANES % 4 * 2, _LANES % 4 * 2 + 1], 1)
 
 
@@ -283,7 +284,7 @@ def _elements(trans: bool) -> tuple[np.ndarray, np.ndarray]:
 
 @family
 def load_matrix(count: int, trans: bool, offset: int) -> Primitive:
-    """ldmatrix: `count` 8x8 matrices of 16-bit elements, lane l gives the address of row l % 8 of matrix l / 8, and
+    """ldmatrix of `count` 8x8 matrices of 16-bit elements: lane l gives the address of row l % 8 of matrix l / 8, and
     gets the two elements at 2 (l % 4) of row l / 4."""
     outputs = ",".join(["=r"] * count)
     text = (
@@ -308,7 +309,7 @@ def load_matrix(count: int, trans: bool, offset: int) -> Primitive:
 
 @family
 def store_matrix(count: int, trans: bool, offset: int) -> Primitive:
-    """stmatrix: as `load_matrix`, the other way."""
+    """stmatrix: the reverse of `load_matrix`."""
     text = (
         f"stmatrix.sync.aligned.m8n8.x{count}{'.trans' if trans else ''}.shared.b16 "
         f"[$0 + {offset}], {listed(1, count)};"

@@ -31,7 +31,7 @@ SWIZZLES = {1: 128, 2: 64, 3: 32}
 
 
 def numbers(kind: str, raw: np.ndarray) -> np.ndarray:
-    """Elements of a type as float64, from their bits."""
+    """Return elements of a type as float64, from their bits."""
     if kind in ("e4m3", "e5m2"):
         return float8_values(float8e4nv if kind == "e4m3" else float8e5)[raw]
     if kind in ("s8", "u8"):
@@ -52,8 +52,8 @@ def numbers(kind: str, raw: np.ndarray) -> np.ndarray:
 # --- mma ----------------------------------------------------------------------------------------------------------
 @cache
 def _places(regs: int, bits: int, groups: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two arrays [lanes, elements]: row (or column) and K of each element in a lane's registers. `groups` counts groups
-    of 8 rows."""
+    """Return two arrays [lanes, elements]: row (or column) and K of each element in a lane's registers. `groups` is the
+    number of groups of 8 rows."""
     per = max(32 // bits, 1)
     lane, i = np.arange(32)[:, None], np.arange(regs * per)[None, :]
     outer = lane // 4 + 8 * (i // per % groups)
@@ -63,13 +63,13 @@ def _places(regs: int, bits: int, groups: int) -> tuple[np.ndarray, np.ndarray]:
 def _operand(
     kind: str, type: str, regs: Sequence[np.ndarray], groups: int, depth: int
 ) -> np.ndarray:
-    """[warps, rows, K] of the fragments that lanes hold."""
+    """Return [warps, rows, K] of the fragments that lanes hold."""
     bits = BITS[kind]
     raw = np.stack([to_raw(type, x) for x in regs], axis=1)
     if bits < 32:
         shifts = np.arange(0, 32, bits, dtype=np.uint64)
         raw = mask_int(raw[:, :, None] >> shifts, bits).reshape(len(raw), -1)
-    # What a warp's tf32 registers hold has been rounded.
+    # Values in a warp's tf32 registers have been rounded.
     values = numbers("f32" if kind == "tf32" else kind, raw).reshape(-1, 32, raw.shape[1])
     out = np.zeros((len(values), 8 * groups, depth))
     outer, k = _places(len(regs), bits, groups)
@@ -106,7 +106,7 @@ def mma(asm: str, acc: str, counts: tuple[int, int, int], reg: str) -> Primitive
 
 @cache
 def _results(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """[registers, lanes]: rows and columns."""
+    """Return [registers, lanes]: rows and columns."""
     n, lane = np.arange(count)[:, None], np.arange(32)[None, :]
     return lane // 4 + 8 * (n % 4 // 2), n // 4 * 8 + 2 * (lane % 4) + n % 2
 
@@ -114,8 +114,8 @@ def _results(count: int) -> tuple[np.ndarray, np.ndarray]:
 def accumulate(
     acc: Sequence[np.ndarray], partial: np.ndarray, half: bool
 ) -> tuple[np.ndarray, ...]:
-    """Accumulators of lanes, fp16 ones (`half`) as pairs, plus [warps, rows, columns]: register 4 j + i of a lane has
-    row lane / 4 + 8 (i / 2) and column 8 j + 2 (lane % 4) + i % 2."""
+    """Add [warps, rows, columns] to the accumulators of lanes; fp16 ones (`half`) are pairs. Register 4 j + i of a lane
+    has row lane / 4 + 8 (i / 2) and column 8 j + 2 (lane % 4) + i % 2."""
     rows, columns = _results(len(acc) * (2 if half else 1))
     out = np.ascontiguousarray(partial[:, rows, columns].transpose(1, 0, 2)).reshape(len(rows), -1)
     if half:
@@ -137,12 +137,12 @@ def wgmma(
     asm: str, n: int, count: int, starts: tuple[tuple[int, int, bool], ...], held: bool, fresh: bool, flags: str,
     commit: bool,
 ) -> Primitive:  # fmt: skip
-    """Fence and all MMAs of one block of 64 rows and `n` columns, and with `commit` the end of their group.
+    """Fence and all MMAs of one block of 64 rows and `n` columns; with `commit` also the end of their group.
 
-    Operands: `count` accumulators (floats, or packed registers of the others; of `fresh` ones, which the first MMA
-    overwrites, none), then A (`held`: four registers a step; else its descriptor), then the descriptor of B.
-    `starts`: of each step what to add to the descriptors of (A, B); `flags` are the signs and transpositions that the
-    instruction takes.
+    Operands: `count` accumulators (floats, or packed registers of other types; none if `fresh`, as the first MMA
+    overwrites them), then A (`held`: four registers a step; else its descriptor), then the descriptor of B.
+    `starts`: for each step what to add to the descriptors of (A, B); `flags`: the signs and transpositions of the
+    instruction.
     """
     name, (d, a, b) = asm.format(n=n), asm.split(".")[-3:]
     type = "float" if d == "f32" else "i32"
@@ -178,8 +178,8 @@ def wgmma(
 
 @family
 def wgmma_wait(pending: int, count: int, type: str, kept: int) -> Primitive:
-    """Wait for all groups but the `pending` latest (-1: for none). Accumulators go through, so that nobody reads them
-    before; the `kept` registers of A stay alive."""
+    """Wait for all groups but the `pending` latest (-1: for none). Accumulators are tied through, so that nothing reads
+    them before; the `kept` registers of A stay alive."""
     text = f"wgmma.wait_group.sync.aligned {pending};" if pending >= 0 else ""
 
     def meaning(m: Machine, *args: Lanes) -> tuple[Lanes, ...]:
@@ -202,7 +202,7 @@ def _tied(
 
 
 def descriptor_places(descriptor: int, rows: int, depth: int, kind: str, trans: bool) -> np.ndarray:
-    """[rows, depth] byte addresses of the operand that a descriptor names; `trans`: rows, not K, are contiguous."""
+    """Return [rows, depth] byte addresses of a descriptor's operand; `trans`: rows, not K, are contiguous."""
     size, width = BITS[kind] // 8, SWIZZLES[descriptor >> 62]
     start = (descriptor & 0x3FFF) << 4
     between, groups = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
@@ -216,7 +216,7 @@ def descriptor_places(descriptor: int, rows: int, depth: int, kind: str, trans: 
 
 
 def fragment_of_warps(kind: str, regs: Sequence[np.ndarray]) -> np.ndarray:
-    """[warps, 16, K]: the rows of A that the four registers of each thread hold."""
+    """Return [warps, 16, K]: the rows of A that the four registers of each thread hold."""
     depth = 256 // BITS[kind]
     if BITS[kind] < 32:
         return _operand(kind, "i32", regs, 2, depth)

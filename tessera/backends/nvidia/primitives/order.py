@@ -15,7 +15,7 @@ MEMORY = "~{memory}"
 
 
 def _nothing(m: Machine) -> None:
-    """Weaker than what the simulator does anyway: its threads see each other's plain stores at once."""
+    """Do nothing: the simulator's order is stronger, as its threads see each other's plain stores at once."""
 
 
 # --- barriers and fences ----------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def named_barrier_sync(number: int, threads: int) -> Primitive:
 
 @family
 def named_barrier_arrive(number: int, threads: int) -> Primitive:
-    """At a barrier at which others wait."""
+    """Arrive at a barrier at which other warps wait."""
     return Primitive(
         "barrier", (), "void", f"bar.arrive {number}, {threads};", MEMORY, False,
         lambda m: m.barrier(number, threads, stay=False), True,
@@ -69,7 +69,7 @@ def named_barrier_arrive(number: int, threads: int) -> Primitive:
 
 @family
 def group_barrier(threads: int, stay: bool = True) -> Primitive:
-    """The barrier whose number is the operand; `stay` False: at which others wait."""
+    """The barrier whose number is the operand; with `stay` False, threads arrive without waiting."""
     how = "sync" if stay else "arrive"
     return Primitive(
         "barrier", ("i32",), "void", f"bar.{how} $0, {threads};", "r", False,
@@ -89,9 +89,9 @@ def barrier_of(who: int, number: int, threads: int, stay: bool) -> Primitive:
     return Primitive("barrier", ("i32",), "void", text, "r", False, meaning, True)
 
 
-# No arrival behind it is issued before the first operand is there: for one value of it a word is read from the address
-# that comes second, and an arrival passes no access in front of it. What was read may still be on its way when it is
-# issued, though, and the TMA unit, which then may write, overtakes it.
+# No arrival after it is issued before the first operand is there: a word is read from an address that depends on it
+# and on the second operand, and an arrival does not pass earlier accesses. Without that, loaded data may still be under
+# way when the arrival is issued, and the TMA unit, which may then write, overtakes the load.
 row(
     "await_word", ("i32", "i32"), "void",
     "{ .reg .pred p; .reg .b32 t; setp.eq.u32 p, $0, 0x9e3779b9; @p ld.volatile.shared.b32 t, [$1]; }",
@@ -160,7 +160,7 @@ row(
 
 
 def _try(m: Machine, bar: Lanes, parity: Lanes) -> Lanes:
-    """One try: the warp sleeps until the phase is complete, which the hardware may do for a time."""
+    """One try: the warp sleeps until the phase is complete, which the hardware may do for a limited time."""
     m.mbarriers.wait(bar, parity, m.on)
     return np.ones(m.threads, np.uint64)
 

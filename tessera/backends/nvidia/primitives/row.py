@@ -32,12 +32,12 @@ NOTE = "; primitive "
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """One instruction. `operands` and `result` are LLVM types; `pure` ones may be merged and dropped.
+    """One instruction. `operands` and `result` are LLVM types; `pure` ones may be merged and removed.
 
-    `meaning` takes one NumPy array per operand with lanes as its first axis and gives the result of all lanes, or a
-    tuple of them. That of an instruction which does more than compute takes the machine first (`uses_machine`): see
+    `meaning` takes one NumPy array per operand, whose first axis is the lanes, and returns the result of all lanes, or
+    a tuple of them. For an instruction that does more than compute, it takes the machine first (`uses_machine`): see
     `simulator.machine.Machine` for what it can do there. Operands that are tied to results come first, as in the text.
-    `note` says how the row of a family is made: the module that uses it names it in a comment.
+    `note` says how a family made the row: the module that uses the row has it in a comment.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Primitive:
     note: str = ""
 
     def emit(self, w: Writer, args: Sequence[str]) -> str:
-        """Write it; the result's name, "" for void."""
+        """Write the instruction, and return the result's name, "" for void."""
         if self.note:
             w.module.declare(self.note)
         typed = [f"{t} {a}" for t, a in zip(self.operands, args, strict=True)]
@@ -85,7 +85,7 @@ def row(
 
 
 def family(maker: Maker) -> Maker:
-    """A function that makes a row of literals: vector widths, offsets, shapes."""
+    """Register a function that makes a row from literals: vector widths, offsets, shapes."""
     name = maker.__name__
 
     @lru_cache(maxsize=1024)
@@ -98,7 +98,7 @@ def family(maker: Maker) -> Maker:
 
 
 def emit_primitive(w: Writer, name: str, *args: str) -> str:
-    """Write the row `name` of the table; the result's name, "" for void."""
+    """Write the row `name` of the table, and return the result's name, "" for void."""
     return PRIMITIVES[name].emit(w, args)
 
 
@@ -106,7 +106,7 @@ LETTERS = {"float": "f", "double": "d", "i64": "l", "i32": "r", "i16": "h", "i8"
 
 
 def letter(type: str) -> str:
-    """The constraint letter of an LLVM type."""
+    """Return the constraint letter of an LLVM type."""
     return "l" if type.startswith("ptr") else LETTERS[type]
 
 
@@ -115,7 +115,7 @@ def struct(type: str, count: int) -> str:
 
 
 def braces(first: int, count: int) -> str:
-    """PTX operand list {$first, ...}; a single operand stands alone."""
+    """Return the PTX operand list {$first, ...}; a single operand has no braces."""
     return listed(first, count) if count > 1 else f"${first}"
 
 

@@ -27,8 +27,8 @@ def bulk_wait(pending: int, read: bool) -> Primitive:
 
 @family
 def tensor_load(rank: int, ctas: int = 1) -> Primitive:
-    """Operands: shared address, map, barrier, coordinates from the contiguous one; with several `ctas` of a cluster
-    also a mask of those that get the box."""
+    """Operands: shared address, map, barrier, coordinates starting with the contiguous one; with several `ctas` of a
+    cluster also a mask of those that receive the box."""
     at = ", ".join([f"${3 + i}" for i in range(rank)])
     how, mask = ("", "") if ctas == 1 else (".multicast::cluster", f", ${3 + rank}")
     text = (
@@ -47,7 +47,7 @@ def tensor_load(rank: int, ctas: int = 1) -> Primitive:
 
 @family
 def tensor_store(rank: int, reduction: str = "") -> Primitive:
-    """Operands: map, shared address, coordinates from the contiguous one."""
+    """Operands: map, shared address, coordinates starting with the contiguous one."""
     at = ", ".join([f"${2 + i}" for i in range(rank)])
     kind = f"cp.reduce.async.bulk.tensor.{rank}d" if reduction else f"cp.async.bulk.tensor.{rank}d"
     how = f".{reduction}.tile" if reduction else ""

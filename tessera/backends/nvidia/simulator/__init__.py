@@ -1,4 +1,4 @@
-"""Simulates NVIDIA GPUs: runs the LLVM IR that the SIMT lowering wrote, lane by lane, in NumPy."""
+"""Simulates NVIDIA GPUs: runs the LLVM IR that the SIMT lowering writes, lane by lane, in NumPy."""
 
 from tessera.backends.nvidia.simulator.banks import Traffic, passes
 from tessera.backends.nvidia.simulator.launch import (

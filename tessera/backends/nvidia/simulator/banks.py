@@ -26,10 +26,10 @@ class Traffic:
 
 
 def passes(where: np.ndarray, size: int, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The passes that an access of `size` bytes at `where` takes, for each warp, and those that it would take at best.
+    """Return, for each warp, the passes that an access of `size` bytes at `where` takes, and the fewest possible.
 
-    A warp goes in phases that move 128 bytes at most: all lanes, halves for 8 bytes, quarters for 16 (also the rows of
-    a matrix of ldmatrix). A phase takes as many passes as there are different words in the bank that has most of them.
+    An access is split into phases of at most 128 bytes: all lanes, halves for 8 bytes, quarters for 16 (also the rows
+    of an ldmatrix matrix). A phase takes as many passes as there are different words in the bank that has most of them.
     """
     lanes = min(32, BANKS * 4 // size)
     words = max(1, size // 4)

@@ -1,4 +1,4 @@
-"""Moves boxes between global and shared memory as the TMA unit does, after tensor maps."""
+"""Moves boxes between global and shared memory as the TMA unit does, by tensor maps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHASES = {128: 7, 64: 3, 32: 1, 0: 0}
 
 
 class TensorMap:
-    """As metadata describes it; `args` are the launch arguments as numbers."""
+    """A tensor map as metadata describes it; `args` are the launch arguments as numbers."""
 
     def __init__(
         self, elem: str, padding: str, box: Sequence[int], swizzle: int, fields: Sequence[tuple[str, int]],
@@ -35,7 +35,7 @@ class TensorMap:
         self._encodable()
 
     def _encodable(self) -> None:
-        """What cuTensorMapEncodeTiled demands."""
+        """Raise an error unless cuTensorMapEncodeTiled would accept the map."""
         wrong = [
             name
             for name, bad in (
@@ -52,7 +52,7 @@ class TensorMap:
             raise SimulatedHazard(f"a tensor map cannot be encoded: {wrong[0]}")
 
     def chunks(self, shared: int) -> np.ndarray:
-        """The addresses in shared memory of the box's pieces of 16 bytes, in the order of its elements."""
+        """Return the addresses in shared memory of the box's 16-byte pieces, in the order of its elements."""
         if shared % (1024 if self.swizzle == 128 else 128):
             raise SimulatedHazard(
                 f"a box lies at {shared - SHARED:#x} of shared memory: misaligned address"
@@ -61,14 +61,14 @@ class TensorMap:
         return (at ^ ((at >> 7 & PHASES[self.swizzle]) << 4)) - SHARED
 
     def lines(self, at: Sequence[int], load: bool) -> tuple[np.ndarray, np.ndarray, int, int]:
-        """Finds the part of a box that exists, for the box whose first element has coordinates `at`: the numbers of
-        rows, their addresses, and the first and last byte of a row."""
+        """Return the part of a box inside the array, for the box whose first element has coordinates `at`: the numbers
+        of its rows, their addresses, and the first and last byte of a row."""
         if at[-1] * self.size % 16:
             raise SimulatedHazard("the last coordinate of a box is no multiple of 16 bytes")
         place = self.index + np.array(at[:-1], np.int64).reshape(1, -1)
         inside = (place >= 0) & (place < np.array(self.extents[:-1]).reshape(1, -1))
         there = np.asarray(inside.all(1))
-        # What is stored ends at a multiple of 16 bytes.
+        # Stores end at a multiple of 16 bytes.
         end = self.extents[-1]
         end = end if load else -(-end * self.size // 16) * 16 // self.size
         first, last = max(0, -at[-1]), min(self.box[-1], end - at[-1])
@@ -79,7 +79,7 @@ class TensorMap:
         return np.nonzero(there)[0], start, first * self.size, max(first, last) * self.size
 
     def fetch(self, memory: Global, at: Sequence[int]) -> np.ndarray:
-        """The box's bytes, [rows, bytes of a row]."""
+        """Return the box's bytes, [rows, bytes of a row]."""
         data = np.zeros((self.rows, self.row), np.uint8)
         if self.padding == "nan":
             data[:] = NAN[self.elem].repeat(self.box[-1]).view(np.uint8)
@@ -109,7 +109,7 @@ class TensorMap:
 
 
 def move_in(shared: Shared, chunks: np.ndarray, data: np.ndarray | int) -> None:
-    """Bytes into pieces of 16."""
+    """Write bytes to pieces of 16."""
     rows = shared.bytes.reshape(-1, 16)
     rows[chunks // 16] = data if isinstance(data, int) else data.reshape(-1, 16)
     shared.known[chunks[:, None] + np.arange(16)] = True

@@ -1,8 +1,8 @@
-"""Simulates what goes on beside the threads: copies by threads (cp.async), the TMA unit, MMAs of warpgroups (wgmma).
+"""Simulates asynchronous operations: copies by threads (cp.async), the TMA unit, MMAs of warpgroups (wgmma).
 
-Each is *under way* from its start until it lands. How long is the latency's choice: `eager` lands at once, `late` when
-somebody can go on no other way, `random` at a time in between. In the two latter what is being written holds NaN
-patterns meanwhile, and what is being read is looked at when it starts and when it ends: it must not change.
+Each is *under way* from its start until it lands. The latency decides when: `eager` lands at once, `late` when
+no thread can go on otherwise, `random` at a time in between. With `late` and `random`, memory that is being written
+holds NaN patterns, and memory that is being read is compared at the start and at the end: it must not change.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tessera.backends.nvidia.simulator.boxes import TensorMap, move_in, move_out
 from tessera.backends.nvidia.simulator.memory import POISON, SHARED, WINDOW
 from tessera.errors import SimulatedHazard
 
-NEVER = 1 << 60  # a time that no step reaches
-SPAN = 24  # pieces of code within which something lands early, at most
+NEVER = 1 << 60  # a time that is never reached
+SPAN = 24  # an early landing takes at most this many pieces of code
 
 
 class Flight:
-    """Something under way. `due`: the time at which it lands by itself."""
+    """An operation under way. `due`: the time at which it lands by itself."""
 
     due = NEVER
     line = -1
@@ -32,7 +32,7 @@ class Flight:
 
 
 class UnderWay:
-    """All that is under way in a cluster, oldest first."""
+    """All operations under way in a cluster, oldest first."""
 
     def __init__(self, latency: str, rng: np.random.Generator) -> None:
         self.latency, self.rng = latency, rng
@@ -59,7 +59,7 @@ class UnderWay:
             flight.land()
 
     def land_one(self) -> bool:
-        """For want of anything else. False where nothing is under way that could help."""
+        """Land one operation, since no thread can go on. Return False if nothing under way could help."""
         able = [f for f in self.flights if not isinstance(f, (StoredBox, Mma))]
         if not able:
             return False
@@ -100,7 +100,7 @@ class Copied(Flight):
 
 
 class Arrival(Flight):
-    """An arrival at mbarriers after all copies of its threads so far."""
+    """An arrival at mbarriers after all earlier copies of its threads."""
 
     def __init__(self, m: Machine, bar: Lanes, on: Lanes) -> None:
         self.m, self.bar, self.on = m, bar, on.copy()
@@ -137,7 +137,7 @@ class Copies:
         self.finish(mask, self.group - pending)
 
     def finish(self, mask: Lanes, before: Lanes | None) -> None:
-        """Let those copies land whose group is `before`, of the threads in `mask`; None: all."""
+        """Let the copies of the threads in `mask` whose group is before `before` land; None: all."""
         for flight in [f for f in self.m.way.flights if isinstance(f, Copied)]:
             flight.lanes(mask if before is None else mask & (flight.group < before))
             if not flight.left.any():
@@ -164,7 +164,7 @@ class LoadedBox(Flight):
 
 
 class StoredBox(Flight):
-    """It reads shared memory first and writes global memory afterwards."""
+    """A store by the TMA unit, which first reads shared memory and then writes global memory."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class StoredBox(Flight):
 
 
 class TmaUnit:
-    """TMA: boxes of tensors."""
+    """The TMA unit, which moves boxes of tensors."""
 
     def __init__(self, m: Machine) -> None:
         self.m = m
@@ -244,16 +244,16 @@ class TmaUnit:
 
 
 def _coordinates(at: Sequence[Lanes], t: int) -> tuple[int, ...]:
-    """From the outermost dimension on, with their signs."""
+    """Return signed coordinates, the outermost dimension first."""
     return tuple(((int(x[t]) + (1 << 31)) & 0xFFFFFFFF) - (1 << 31) for x in reversed(at))
 
 
 # --- MMAs of warpgroups -------------------------------------------------------------------------------------------
-# While an MMA runs its registers hold a NaN that says which: 12 bits of sign and exponent, 11 of the MMA, 9 of
-# the register.
+# While an MMA runs, its registers hold a NaN that identifies it: 12 bits of sign and exponent, 11 of the MMA's number,
+# 9 of the register's.
 MARK, FIRST, LAST = 0xFFC, 8, 255
-# Columns, K, types of A and B, whether each is transposed; of a step A (its registers, or its place), B, and whether
-# it adds.
+# Columns, K, types of A and B, whether each is transposed; for each step A (its registers, or its descriptor), B, and
+# whether it adds.
 How = tuple[int, int, str, str, bool, bool]
 Steps = Sequence[tuple[Lanes | tuple[Lanes, ...], Lanes, bool]]
 OTHERS = "the others of its warpgroup to begin an MMA"
@@ -278,7 +278,7 @@ class Mma(Flight):
         self.seen = None if m.way.latency == "eager" else self.bytes()
 
     def bytes(self) -> list[np.ndarray]:
-        """The elements in shared memory of all steps, of A (if it is there) and of B."""
+        """Return the elements in shared memory of all steps, of A (if it is there) and of B."""
         n, depth, a, b, turned_a, turned_b = self.how
         base = int(self.lanes[0]) // self.m.stride * WINDOW - SHARED
         found: list[np.ndarray] = []
@@ -320,8 +320,8 @@ class Mma(Flight):
 
 
 class Mmas:
-    """wgmma. The warps of a warpgroup begin an MMA one by one, which orders nothing between them; it is done for all
-    of them at once, when all have begun it."""
+    """wgmma. The warps of a warpgroup begin an MMA one by one, which does not order them; it is computed for all of
+    them at once, when all have begun it."""
 
     def __init__(self, m: Machine) -> None:
         self.m = m
@@ -359,7 +359,7 @@ class Mmas:
         return tuple(out)
 
     def _alike(self, on: np.ndarray, steps: Steps) -> list[np.ndarray]:
-        """Warps of one warpgroup whose operands are at the same places."""
+        """Return warps of one warpgroup whose operands are at the same addresses."""
         found: dict[tuple[int, ...], list[int]] = {}
         for w in on:
             t = int(w) * 32
@@ -371,7 +371,7 @@ class Mmas:
         return [np.array(warps) for warps in found.values()]
 
     def wait(self, pending: int, acc: Sequence[Lanes]) -> tuple[Lanes, ...]:
-        """The accumulators, as far as their MMAs are done."""
+        """Return the accumulators, whose MMAs have finished as far as the wait demands."""
         m = self.m
         warps = np.flatnonzero(m.whole_warps("wgmma.wait_group"))
         for w in warps if pending >= 0 else ():
@@ -392,7 +392,7 @@ class Mmas:
         return tuple(self.settled(list(acc), np.arange(m.threads)))
 
     def settled(self, acc: list[np.ndarray], lanes: np.ndarray) -> list[np.ndarray]:
-        """Registers of some warps: where they are of an MMA that is done, its results."""
+        """Replace registers of some warps that belong to finished MMAs by the results."""
         values = np.stack(acc)
         marks = values[:, ::32]  # of a warp all the same
         marks = marks.view(np.uint32) if marks.dtype == np.float32 else marks.astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Runs LLVM's instructions on the values of all threads. A maker gives the function that a step runs on the slots."""
+"""Runs LLVM's instructions on the values of all threads. A maker returns the function that a step runs on slots."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tessera.backends.nvidia.simulator.text import Value, split_args, typed, vec
 
 __all__ = ["MAKERS", "Env", "Run", "intrinsic", "row"]
 
-Env = list[Any]  # the value of each slot; its instruction knows of what kind it is
+Env = list[Any]  # the value of each slot, whose kind its instruction knows
 Slots = Callable[[str, str], int]
 Tables = dict[str, Lanes]  # constant arrays by name
 Run = Callable[..., Value]  # takes (env), or (machine, env) for an effect
-Made = tuple[Run, bool]  # and whether it is an effect: run even if nobody needs its result
+Made = tuple[Run, bool]  # and whether it is an effect: run even if its result is not needed
 Unary = Callable[[Lanes], Lanes]
 Binary = Callable[[Lanes, Lanes], Lanes]
 
@@ -39,7 +39,7 @@ def _two(f: Binary, a: int, b: int) -> Made:
 
 
 def _c_div(x: Lanes, y: Lanes) -> Lanes:
-    """Toward zero; not by absolute values, which the least integer has not."""
+    """Divide, rounding toward zero; not by absolute values, since the least integer has none."""
     y = np.where(y == 0, 1, y)
     q = x // y
     return q + ((x - q * y != 0) & ((x < 0) != (y < 0)))
@@ -68,7 +68,7 @@ INTEGER: dict[str, Callable[[Lanes, Lanes, int], Lanes]] = {
     "sdiv": lambda x, y, b: _c_div(lanes.signed(x, b), lanes.signed(y, b)).view(np.uint64),
     "srem": lambda x, y, b: _c_rem(lanes.signed(x, b), lanes.signed(y, b)).view(np.uint64),
 }  # fmt: skip
-# Those that never need more bits than their operands.
+# Opcodes whose results never need more bits than their operands.
 CLOSED = {"and", "or", "xor", "lshr", "udiv", "urem"}
 REAL: dict[str, Binary] = {
     "fadd": np.add, "fsub": np.subtract, "fmul": np.multiply, "fdiv": np.divide,
@@ -316,7 +316,7 @@ MAKERS: dict[str, Callable[[Tables, str, str, Slots], Made]] = {
 
 # --- calls --------------------------------------------------------------------------------------------------------
 def row(of: Primitive, slots: list[int], many: bool) -> Run:
-    """A primitive's meaning. `many`: its result is a struct."""
+    """Return the meaning of a primitive as a step's function. `many`: its result is a struct."""
     meaning = cast(Run, of.meaning)  # its parameters are the row's operands
 
     def single(x: Value) -> Value:

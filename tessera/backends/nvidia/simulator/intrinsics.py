@@ -29,7 +29,7 @@ SIMPLE: dict[str, Callable[..., Lanes]] = {
 
 
 def intrinsic(result: str, name: str, slots: list[int]) -> Callable[[list[Any]], Any] | None:
-    """What a step runs for a call of `name`; None for one that is not known."""
+    """Return what a step runs for a call of `name`; None if it is not known."""
     meaning = _meaning(result, name) if name.startswith("llvm.") else None
     if meaning is None:
         return None

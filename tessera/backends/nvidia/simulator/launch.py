@@ -1,4 +1,4 @@
-"""Launches in the simulator: a grid's programs one after the other, on arguments that stay where they are."""
+"""Launches kernels in the simulator: a grid's programs one after the other, on arguments in place."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ LATENCIES = ("eager", "late", "random")
 
 @dataclass
 class Report:
-    """What a launch did: how often each kind of access and primitive ran (`counts`), bytes stored (`written`), reads of
-    shared memory that nobody had written (`uninitialised`: source lines), and with `TESSERA_SIMT_BANKS` the passes over
+    """What a launch did: how often each kind of access and primitive ran (`counts`), bytes stored (`written`), source
+    lines that read uninitialised shared memory (`uninitialised`), and with `TESSERA_SIMT_BANKS` the passes over
     the banks by (source line, primitive)."""
 
     counts: dict[str, int] = field(default_factory=dict[str, int])
@@ -57,7 +57,7 @@ def precondition_holds(metadata: object, values: list[Any], grid: tuple[int, ...
 
 
 def argument(kind: str, value: Any) -> tuple[str, Any]:
-    """(LLVM type, number) of a launch argument of a kind of the signature; an array's is its address."""
+    """Return (LLVM type, number) of a launch argument of a kind of the signature; an array's number is its address."""
     while hasattr(value, "base") and not isinstance(value, np.ndarray):
         value = value.base  # the bits of a typed view
     if isinstance(value, np.ndarray):
@@ -70,7 +70,7 @@ def argument(kind: str, value: Any) -> tuple[str, Any]:
 
 
 def _whole(array: np.ndarray) -> np.ndarray:
-    """The array that owns the memory of a view."""
+    """Return the array that owns the memory of a view."""
     base = array.base
     if isinstance(base, np.ndarray):
         return _whole(base)
@@ -78,7 +78,7 @@ def _whole(array: np.ndarray) -> np.ndarray:
 
 
 def remember(memory: Global, value: Any) -> None:
-    """Let kernels access the storage of an argument; behind a raw address anything may lie."""
+    """Let kernels access the storage of an argument; a raw address may point to anything."""
     while hasattr(value, "base") and not isinstance(value, np.ndarray):
         value = value.base
     if isinstance(value, np.ndarray):
@@ -109,7 +109,7 @@ def run_kernel(
     seed: int | None = None,
 ) -> Report:
     """Run all programs of a grid. Arguments are arrays, or numbers as (LLVM type, value), or with `kinds` (of the
-    signature) as they are given. `ctas`: how many to start of a kernel whose CTAs run several programs each."""
+    signature) as they are given. `ctas`: how many to launch of a persistent kernel, whose CTAs run several programs."""
     latency = latency or knobs.simulator.latency or "random"
     if latency not in LATENCIES:
         raise InvalidOption(
@@ -162,7 +162,7 @@ def _maps(
 
 
 def _field(kind: str, number: int, known: Sequence[Interval]) -> tuple[str, int]:
-    """A field of a map whose value is an argument or a number; what the host computes is one."""
+    """Return a field of a map as an argument or a number; the host's code is evaluated."""
     if kind != "code":
         return kind, number
     value = known[number]
@@ -175,5 +175,5 @@ def _spread(m: Machine, kind: str, value: np.ndarray) -> np.ndarray:
 
 
 def _narrowed(type: str, x: np.ndarray) -> np.ndarray:
-    """Integers come with 64 bits; those of narrower parameters have no others set."""
+    """Mask integers, which come with 64 bits, to the width of narrower parameters."""
     return mask_int(x, bits_of(type)) if type[0] == "i" and x.dtype == np.uint64 else x

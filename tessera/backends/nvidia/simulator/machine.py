@@ -1,8 +1,8 @@
 """Runs a decoded program for all threads of a cluster: which warps go on, and what they share.
 
-The warps that stand at one place run together as far as the next place where they might wait; which of them, and who
-goes first, is drawn with the seed if the latency is `random`. Threads of a warp that parted meet again where the text
-says: those that are furthest behind go first.
+Warps at the same step run together up to the next step at which they might wait. If the latency is `random`, the seed
+decides which of them run, and which go first. Diverged threads of a warp reconverge by program order:
+those that are furthest behind go first.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tessera.backends.nvidia.simulator.program import BRANCH, PAUSE, PURE, Progr
 from tessera.backends.nvidia.simulator.text import Value
 from tessera.errors import DeviceAssertionError, OutOfBounds, SimulatedHazard, TesseraError
 
-BEHIND = 1 << 40  # the place of a thread that is done
+BEHIND = 1 << 40  # the step of a thread that is done
 BITS = {"i1": 1, "i8": 8, "i16": 16}
 
 
 class Machine:
-    """One cluster of `cluster` CTAs with `threads` threads each. What meanings of primitives use of it:
+    """One cluster of `cluster` CTAs with `threads` threads each. Meanings of primitives use of it:
 
      `on` (the threads that run), `threads`, `load`, `store`, `atomic`, `place`, `whole_warps`, `barrier`,
     `cluster_barrier`, `proxy_fence`, and the parts `mbarriers`, `copies`, `tma`, `mmas`.
@@ -40,7 +40,7 @@ class Machine:
         self, program: Program, memory: Global, shared_bytes: int, threads: int, cluster: int, latency: str, seed: int
     ) -> None:  # fmt: skip
         self.program, self.memory, self.in_block, self.cluster = program, memory, threads, cluster
-        # Warpgroups stay whole: where several CTAs run, some threads at the end of each are never there.
+        # Warpgroups stay whole: with several CTAs, some threads at the end of each do not exist.
         self.stride = threads if cluster == 1 else -(-threads // 128) * 128
         self.threads = cluster * self.stride
         self.rank, self.index = np.divmod(
@@ -58,18 +58,18 @@ class Machine:
         self.written = {"global": 0, "shared": 0}  # bytes
         self.banks: Banks | None = None
         self.shared.where = lambda: self.place_of(self.line)
-        self.line = self.number = -1  # of the source, of the step
+        self.line = self.number = -1  # of the source line, of the step
 
     # --- running --------------------------------------------------------------------------------------------------
     def run(self, args: list[np.ndarray], program: tuple[int, ...], grid: tuple[int, ...]) -> None:
-        """One program of the grid."""
+        """Run one program of the grid."""
         self.program_id, self.grid = program, grid
         self.shared.forget()
         self.way = UnderWay(self.latency, self.rng)
         self.copies, self.tma, self.mmas = Copies(self), TmaUnit(self), Mmas(self)
         self.barriers, self.mbarriers = Barriers(self), Mbarriers(self)
         self.blocked: list[str | None] = [None] * self.warps
-        self.again = np.zeros(self.warps, bool)  # that run the step of their pause once more
+        self.again = np.zeros(self.warps, bool)  # warps that run the step of their pause once more
         self.local: dict[int, tuple[str, Lanes]] = {}
         env = list(self.program.initial)
         for (_, slot), x in zip(self.program.params, args, strict=True):
@@ -102,7 +102,7 @@ class Machine:
             self._segment(here, on, env)
 
     def _chosen(self, front: np.ndarray, ready: np.ndarray) -> np.ndarray:
-        """The warps that go on, which stand at one place."""
+        """Return the warps that go on, all at the same step."""
         if not self.random:
             return ready & (front == front[ready].min())
         able = np.flatnonzero(ready)
@@ -114,7 +114,7 @@ class Machine:
         return group
 
     def _segment(self, at: int, on: np.ndarray, env: list[Any]) -> None:
-        """From step `at` on to the next pause or branch."""
+        """Run from step `at` to the next pause or branch."""
         self.on = on
         steps = self.program.steps
         everybody = bool((on | (self.pc >= BEHIND)).all())
@@ -186,7 +186,7 @@ class Machine:
 
     # --- threads ----------------------------------------------------------------------------------------------------
     def place(self, what: str, axis: int = 0) -> np.ndarray:
-        """Where a thread is; `shared`: the address of its shared memory."""
+        """Return where a thread is; for `shared`, the address of its shared memory."""
         if what == "thread":
             return self.index
         if what == "rank":
@@ -201,7 +201,7 @@ class Machine:
         return np.full(self.threads, number, np.uint64)
 
     def whole_warps(self, what: str) -> np.ndarray:
-        """Which warps run; all of their threads must."""
+        """Return which warps run; all of their threads must."""
         warps = self.on.reshape(-1, 32)
         on = warps[:, 0]
         if (warps != on[:, None]).any():
@@ -222,7 +222,7 @@ class Machine:
     def load(
         self, space: str, where: np.ndarray, count: int, size: int, mask: np.ndarray
     ) -> np.ndarray:
-        """[threads, count] words of `size` bytes, zeros where `mask` is off."""
+        """Return [threads, count] words of `size` bytes, zeros where `mask` is false."""
         self.tally("ld", space, count * size)
         whole = mask.all()
         at = where if whole else where[mask]
@@ -258,7 +258,7 @@ class Machine:
     def atomic(
         self, space: str, where: Lanes, operands: Sequence[Lanes], size: int, mask: Lanes, combine: Combine
     ) -> Lanes:  # fmt: skip
-        """Each thread in turn; the old words."""
+        """Update for one thread after the other; return the old words."""
         self.aligned(space, where, size, mask)
         old = np.zeros(self.threads, np.uint64)
         threads = np.nonzero(mask)[0]
@@ -329,7 +329,7 @@ class Machine:
 
 
 def merged(on: np.ndarray, new: Value, old: Value) -> Value:
-    """`new` where threads are on, else `old`."""
+    """Return `new` where threads are on, else `old`."""
     if isinstance(new, tuple):
         if not isinstance(old, tuple) or len(old) != len(new):
             return new

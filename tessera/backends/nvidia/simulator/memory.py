@@ -1,9 +1,9 @@
 """Holds global and shared memory of the simulator.
 
-Global memory is the host's: arguments keep their addresses, and what lies outside of them is refused. Shared memory
-starts as NaN patterns, and of each 16 bytes it is known which warps have accesses to it under way that the async proxy
-(the TMA unit, MMAs of warpgroups) may not have seen: it works past the caches and queues of threads, and only
-`fence.proxy.async` of the thread orders the two.
+Global memory is the host's: arguments keep their addresses, and accesses outside them are refused. Shared memory
+starts as NaN patterns. For each 16 bytes it is recorded which warps have accesses under way that the async proxy
+(the TMA unit, MMAs of warpgroups) may not have seen: it bypasses the caches and queues of threads, and only
+`fence.proxy.async` by the thread orders the two.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 from tessera.errors import OutOfBounds, SimulatedHazard
 
 SHARED = 0x1000  # address of the first byte
-WINDOW = 1 << 18  # from the shared memory of one CTA of a cluster to the next one's
-POISON = 0xFF  # bytes nobody has written: NaN in every type of float
-GRAIN = 16  # bytes that are watched together
+WINDOW = 1 << 18  # distance between the shared memories of a cluster's CTAs
+POISON = 0xFF  # bytes never written: NaN in every float type
+GRAIN = 16  # bytes that are tracked together
 WORDS: dict[int, type[np.unsignedinteger[Any]]] = {
     1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64,
 }  # fmt: skip
@@ -36,7 +36,7 @@ class Extent:
         self.bytes = self.view(1)
 
     def view(self, size: int) -> np.ndarray:
-        """As words of `size` bytes; an access that is aligned does not reach what is left over."""
+        """Return the memory as words of `size` bytes; an aligned access does not reach the rest."""
         found = self.views.get(size)
         if found is None:
             count = (self.end - self.first) // size
@@ -46,7 +46,7 @@ class Extent:
 
 
 class Global:
-    """What launches give: extents of arrays. `open`: raw addresses are about, behind which anything may lie."""
+    """Global memory of launches: extents of arrays. `open`: there are raw addresses, which may point to anything."""
 
     def __init__(self) -> None:
         self.extents: list[Extent] = []
@@ -63,7 +63,7 @@ class Global:
         return None
 
     def pieces(self, address: np.ndarray, size: int) -> Iterator[tuple[Index, Extent]]:
-        """(indices of `address`, their extent), so that all are covered."""
+        """Yield (indices of `address`, their extent) until all addresses are covered."""
         e = self.find(int(address.min()), int(address.max()) + size) if address.size else None
         if e is not None:
             yield slice(None), e
@@ -85,7 +85,7 @@ class Global:
             yield tuple([np.array([k]) for k in i]), Extent(at, at + size)
 
     def read(self, address: np.ndarray, count: int, size: int) -> np.ndarray:
-        """[lanes, count] words."""
+        """Return [lanes, count] words."""
         out = np.zeros((len(address), count), np.uint64)
         for which, e in self.pieces(address, count * size):
             at = np.asarray(address[which] - np.uint64(e.first), np.int64)
@@ -119,18 +119,18 @@ class Shared:
         self.size, self.ctas = size, ctas
         self.bytes = np.full(ctas * WINDOW, POISON, np.uint8)
         self.views = {n: self.bytes.view(t) for n, t in WORDS.items()}
-        self.known = np.zeros(ctas * WINDOW, bool)  # written since the program began
+        self.known = np.zeros(ctas * WINDOW, bool)  # bytes written since the program began
         grains = ctas * WINDOW // GRAIN
-        self.reads = np.zeros(grains, np.uint64)  # by warps, a bit each, that have not fenced
+        self.reads = np.zeros(grains, np.uint64)  # by warps, a bit each, that have not fenced since
         self.writes = np.zeros(grains, np.uint64)
-        self.flying = np.zeros(ctas * WINDOW, np.int16)  # copies that are to write a byte
+        self.flying = np.zeros(ctas * WINDOW, np.int16)  # copies that will write a byte
         self.flights = 0
-        self.last: dict[int, np.ndarray] = {}  # of a load: the grain that each thread read last
+        self.last: dict[int, np.ndarray] = {}  # of a load: the grain that each thread last read
         self.unknown: dict[str, int] = {}  # uninitialised reads, by source line
         self.where: Any = str  # gives the source line
 
     def forget(self) -> None:
-        """For another program."""
+        """Reset for another program."""
         for rank in range(self.ctas):
             self.bytes[rank * WINDOW : rank * WINDOW + self.size] = POISON
         self.known[:] = False
@@ -141,7 +141,8 @@ class Shared:
         self.flights = 0
 
     def place(self, address: np.ndarray, size: int) -> np.ndarray:
-        """Where `size` bytes at each address lie. OutOfBounds beside the shared memory, or if not aligned."""
+        """Return the offsets of `size` bytes at each address. Raises OutOfBounds outside shared memory or if
+        misaligned."""
         at = address.astype(np.int64) - SHARED
         inside = at & (WINDOW - 1)
         if at.size and (
@@ -157,7 +158,7 @@ class Shared:
         return at
 
     def read(self, address: np.ndarray, count: int, size: int, warps: np.ndarray) -> np.ndarray:
-        """[lanes, count] words for lanes of `warps` (one bit each)."""
+        """Return [lanes, count] words for lanes of `warps` (one bit each)."""
         total = count * size
         at = self.place(address, total)
         if not self.known[at].all() or not self.known[at + total - 1].all():
@@ -200,7 +201,7 @@ class Shared:
         self.unknown[line] = self.unknown.get(line, 0) + 1
 
     def fence(self, rank: int, warps: int) -> None:
-        """Note that the accesses of these warps are done, also for the async proxy."""
+        """Record that accesses of these warps are complete for the async proxy, too."""
         grains = slice(rank * (WINDOW // GRAIN), (rank * WINDOW + self.size + GRAIN - 1) // GRAIN)
         keep = np.uint64(~warps & (2**64 - 1))
         self.reads[grains] &= keep
@@ -213,7 +214,7 @@ class Shared:
         self.last[load] = np.where(mask, grains, -1 if old is None else old)
 
     def arrived(self, loads: list[int], on: np.ndarray, bits: np.ndarray) -> None:
-        """Note that what some threads have read by these loads is in their registers."""
+        """Record that values that some threads have read by these loads are in registers."""
         for load in loads:
             last = self.last.get(load)
             if last is not None:
@@ -222,7 +223,7 @@ class Shared:
                 last[lanes] = -1
 
     def in_block(self, address: np.ndarray, rank: np.ndarray) -> np.ndarray:
-        """The addresses of the same places in the shared memory of another CTA of the cluster."""
+        """Return the corresponding addresses in the shared memory of another CTA of the cluster."""
         return (
             (address - np.uint64(SHARED)) % np.uint64(WINDOW)
             + rank * np.uint64(WINDOW)
@@ -231,7 +232,7 @@ class Shared:
 
     # --- async proxy ----------------------------------------------------------------------------------------------
     def async_proxy_reads(self, at: np.ndarray, what: str) -> None:
-        """The async proxy reads bytes from `at` (places of bytes)."""
+        """Record that the async proxy reads the bytes at offsets `at`."""
         self._not_flying(at.ravel(), 1, f"read by {what}")
         grains = at // GRAIN
         if self.writes[grains].any():

@@ -1,7 +1,7 @@
-"""Decodes LLVM IR as the lowering writes it to a list of steps, with functions put in where they are called.
+"""Decodes LLVM IR as the lowering writes it to a list of steps, with called functions inlined.
 
-A step's values live in numbered slots; constants have slots of their own. A value that is used up before its threads
-may pause needs no care for other threads that are elsewhere (`keep` False).
+A step's values live in numbered slots; constants have slots of their own. A value whose last use comes before its
+threads may pause need not be merged with values of diverged threads (`keep` False).
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from tessera.backends.nvidia.simulator.text import (
 )
 from tessera.errors import SimulatedUnknown
 
-Mark = tuple[int, str]  # a call, and the block of the function that it put in
+Mark = tuple[int, str]  # a call, and the block of the function that it inlined
 Moves = list[tuple[int, int]]  # of a branch: (slot of a phi, its source)
 Phis = dict[str, list[tuple[int, dict[str, int]]]]  # by block: slots, and their sources by block
 Leave = (
     tuple[int, Mark] | None
-)  # slot of the result or -1, where the caller goes on; None in the kernel
+)  # slot of the result or -1, and where the caller goes on; None in the kernel
 
 PURE, EFFECT, PAUSE, BRANCH, RETURN = range(5)
-# Primitives after which other warps may go on: where threads meet, wait, or tell each other something.
+# Primitives after which other warps may go on: those by which threads synchronise, wait or signal.
 PAUSES = {
     "barrier", "cluster_barrier", "mbarrier_arrive", "mbarrier_arrive_in", "mbarrier_arrive_of_warp",
     "mbarrier_arrive_after_copies", "mbarrier_expect", "mbarrier_try", "mbarrier_wait", "wgmma_wait", "async_wait",
     "bulk_wait", "tensor_load", "tensor_store", "atomic",
 }  # fmt: skip
 LOADS = {"load_shared", "load_matrix"}
-AGAIN = {"wgmma_wait"}  # pauses that may have to run once more
+AGAIN = {"wgmma_wait"}  # pauses that may have to run again
 
 
 class Step:
@@ -54,12 +54,12 @@ class Step:
     ) -> None:
         self.kind, self.run, self.dest, self.uses, self.line = kind, run, dest, uses, line
         self.name, self.keep = name, True
-        self.awaits: list[int] = []  # loads of shared memory whose results must be there for it
+        self.awaits: list[int] = []  # loads of shared memory whose results it needs
         self.targets: list[tuple[int, Moves]] = []  # of a branch
 
 
 def _nothing(env: make.Env) -> None:
-    """What branches and returns run."""
+    """The function of branches and returns, which compute nothing."""
 
 
 class Program:
@@ -72,12 +72,12 @@ class Program:
         self.lines = lines_of(ir)
         self.rows = _rows(ir)
         self.steps: list[Step] = []
-        self.initial: list[Value] = []  # values of all slots before anything runs
+        self.initial: list[Value] = []  # values of all slots before the first step
         self._constants: dict[tuple[str, str], int] = {}
         self._fixes: list[tuple[Step, list[tuple[Mark, Moves]]]] = []
         self._starts: dict[Mark, int] = {}
         self._instances = 0
-        self.idle: set[int] = set()  # steps of instructions that may be put off
+        self.idle: set[int] = set()  # steps of instructions that may be delayed
         kernel = self.functions[name]
         self.params = [(type, self.slot()) for type, _ in kernel.params]
         scope = {v: s for (_, v), (_, s) in zip(kernel.params, self.params)}
@@ -92,7 +92,7 @@ class Program:
         return len(self.initial) - 1
 
     def operand(self, type: str, text: str, scope: dict[str, int]) -> int:
-        """The slot of a value or constant."""
+        """Return the slot of a value or constant."""
         if text.startswith("%"):
             if text not in scope:
                 scope[text] = self.slot()
@@ -171,7 +171,7 @@ class Program:
 
     def _await(self) -> None:
         """Find the loads of shared memory that each step waits for: those whose results it takes, perhaps through
-        instructions without effects. What may be put off waits for nothing."""
+        instructions without effects. Instructions that may be delayed wait for nothing."""
         made = {s.dest: i for i, s in enumerate(self.steps) if s.dest >= 0 and s.kind < BRANCH}
         loads: dict[int, frozenset[int]] = {}
 
@@ -187,7 +187,7 @@ class Program:
             return loads[slot]
 
         for i, step in enumerate(self.steps):
-            for slot in step.uses:  # in order, so that nothing is deep
+            for slot in step.uses:  # in order, so that the recursion is shallow
                 behind(slot)
             if step.kind != PURE and i not in self.idle:
                 uses = [step.dest] if step.kind == BRANCH and step.dest >= 0 else step.uses
@@ -240,7 +240,7 @@ class Program:
     def _message(
         self, name: str, pairs: list[tuple[str, str]], dest: int, number: int, scope: dict[str, int]
     ) -> Step:
-        """printf or assert."""
+        """Return a step for printf or assert."""
         uses = [self.operand(t, a, scope) for t, a in pairs]
         a, b = uses[:2]
 
@@ -259,7 +259,7 @@ def program_of(ir: str, name: str, threads: int) -> Program:
 
 
 def _callee(call: str) -> tuple[str, str, tuple[str, str], str]:
-    """A call's result type, the function's name ("": inline PTX), the key of its row, the operands."""
+    """Return a call's result type, the function's name ("": inline PTX), the key of its row, and the operands."""
     found = re.match(r"(.*?) asm (?:sideeffect )?\"(.*?)\", \"(.*?)\"\((.*)\)$", call)
     if found is not None:
         return found[1], "", _key(found[2], found[3]), found[4]
@@ -273,7 +273,7 @@ def _key(text: str, constraints: str) -> tuple[str, str]:
 
 
 def _rows(ir: str) -> dict[tuple[str, str], Primitive]:
-    """The table's rows, with those of families that the module names, by text and constraints."""
+    """Return the rows of the table, and those of families that the module names, by text and constraints."""
     rows = list(PRIMITIVES.values())
     for line in ir.splitlines():
         if line.startswith(NOTE):
@@ -304,7 +304,7 @@ def _settle(steps: list[Step]) -> None:
                 far.add(s)
         for _, moves in step.targets:
             far.update(slot for slot, _ in moves)
-    # A piece into which a branch leads in the middle is not run in one go.
+    # A piece that a branch enters in the middle is not run in one go.
     joined = {
         pieces[at] for at in starts if at < len(steps) and at and pieces[at - 1] == pieces[at]
     }

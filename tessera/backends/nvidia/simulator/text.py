@@ -19,7 +19,7 @@ DEBUG = re.compile(r",? !dbg !(\d+)")
 
 
 def split_args(text: str) -> list[str]:
-    """Split at commas outside of brackets."""
+    """Split at commas outside brackets."""
     parts: list[str] = []
     depth = start = 0
     for i, c in enumerate(text):
@@ -35,7 +35,7 @@ def split_args(text: str) -> list[str]:
 
 
 def typed(text: str) -> tuple[str, str]:
-    """`ptr addrspace(1) align 16 %x` → (type, value)."""
+    """Return (type, value) of `ptr addrspace(1) align 16 %x`."""
     if "align" in text or '"' in text:
         text = re.sub(r"\balign \d+ |byval\(.*?\) |\"[\w.]+\" ", "", text)
     type, _, value = text.rpartition(" ")
@@ -43,20 +43,21 @@ def typed(text: str) -> tuple[str, str]:
 
 
 def vector_of(type: str) -> tuple[int, str]:
-    """How many elements a type has (0: it is no vector), and their type."""
+    """Return how many elements a type has (0: it is no vector), and their type."""
     found = VECTOR.match(type)
     return (int(found[1]), found[2]) if found else (0, type)
 
 
 def _one(pattern: str, text: str) -> str:
-    """The group of a pattern that the text has for sure."""
+    """Return the group of a pattern that the text must contain."""
     found = re.search(pattern, text)
     assert found is not None, f"no {pattern} in {text}"
     return found[1]
 
 
 class Function:
-    """Its name, its parameters (type, name), and its blocks' lines with the number of their source location."""
+    """A function's name, its parameters (type, name), and its blocks' lines with the number of their source
+    location."""
 
     def __init__(self, text: str) -> None:
         lines = text.splitlines()
@@ -85,7 +86,7 @@ def functions_of(ir: str) -> dict[str, Function]:
 
 
 def tables_of(ir: str) -> dict[str, np.ndarray]:
-    """Constant arrays of i64."""
+    """Return the constant arrays of i64 by name."""
     found: dict[str, np.ndarray] = {}
     for name, values in re.findall(r"^(@[\w.]+) = .*? constant \[\d+ x i64\] \[(.*)\]", ir, re.M):
         numbers = [int(v.split()[1]) & (2**64 - 1) for v in values.split(",")]
@@ -102,7 +103,7 @@ def strings_of(ir: str) -> dict[str, str]:
 
 
 def lines_of(ir: str) -> dict[int, str]:
-    """`file:line` of the locations, by their numbers; those of inlined functions behind those of their calls."""
+    """Return `file:line` of the locations by number; those of inlined functions follow those of their calls."""
     nodes = dict(re.findall(r"^!(\d+) = (.*)$", ir, re.M))
     found: dict[int, str] = {}
 
@@ -131,19 +132,19 @@ def full(type: str, value: float | np.ndarray, threads: int) -> np.ndarray:
 
 
 def poison(type: str, threads: int) -> np.ndarray:
-    """What a register holds that nobody has written."""
+    """Return the content of a register that was never written."""
     bits = min(bits_of(type), 64)
     return from_raw(type, np.full(threads, (1 << bits) - 1, np.uint64))
 
 
 def lanes_of(type: str, make: Callable[[str], np.ndarray]) -> np.ndarray:
-    """A value of a type: of a vector one for each element, made for the element's type, side by side."""
+    """Make a value of a type; for a vector, make one of the element's type for each element."""
     count, elem = vector_of(type)
     return np.stack([make(elem)] * count, axis=1) if count else make(type)
 
 
 def constant(type: str, text: str, threads: int) -> Value:
-    """The value of a constant for all threads; names of globals stay names."""
+    """Return the value of a constant for all threads; names of globals stay names."""
     if text in ("poison", "undef"):
         if type.startswith("{"):
             return ()
