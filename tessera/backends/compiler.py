@@ -14,7 +14,7 @@ from tessera.dtypes import is_power_of_two
 from tessera.errors import InvalidOption, UnknownOption
 from tessera.utilities import number
 
-# A stage takes the output of the one before (a Module, text or bytes), returns its own, and adds to the metadata.
+# A stage takes the previous stage's output (a Module, text or bytes), returns its own, and adds to the metadata.
 Stage = Callable[[Any, dict[str, Any]], Any]
 COUNTS = (
     "num_warps",
@@ -25,7 +25,7 @@ COUNTS = (
     "ptx_version",
     "index_bits",
 )
-CLUSTERS = (1, 2, 4, 8, 16)  # blocks that a program may be spread over
+CLUSTERS = (1, 2, 4, 8, 16)  # CTAs that a program may be partitioned over
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,15 @@ class Options:
     sanitize_overflow: bool = True
     arch: str | None = None
     instrumentation_mode: str = ""
-    # 64: compute offsets in 64 bits; done unasked where an array has 2^31 elements or more.
+    # 64: compute offsets in 64 bits; automatic if an array has 2^31 elements or more.
     index_bits: int = 32
-    pointer_maps: bool = True  # CUDA: loads through pointers may become those through tensor maps
+    pointer_maps: bool = True  # CUDA: loads through pointers may become loads through tensor maps
     # CUDA: code may assume that written arrays do not alias those that are read, with `pointer_maps`.
     no_alias: bool = True
-    persistent: bool = True  # CUDA: blocks may run several programs each, with `pointer_maps`
+    persistent: bool = True  # CUDA: CTAs may run several programs each, with `pointer_maps`
     tensor_stores: bool = True  # CUDA: descriptors may store by the TMA unit
     any_extent: bool = False  # CPU: the extents of tiles need not be powers of two
-    may_overlap: bool = False  # CPU: arrays may overlap partially; done unasked where they do
+    may_overlap: bool = False  # CPU: arrays may overlap partially; automatic if they do
     disable_optimizations: str = (
         ""  # names of optimisations with commas in between, as TESSERA_DISABLE
     )
@@ -113,14 +113,14 @@ class Options:
 
 _FIELDS = {f.name for f in dataclasses.fields(Options)} - {"target"}
 FORMER_OPTIONS = {"apart": "no_alias"}
-"""What options were called before; these names still work, with a warning."""
+"""Former names of options, which still work, with a warning."""
 
 
 def make_options(
     target: GPUTarget, given: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> Options:
-    """A target's defaults under the given options. A former name of an option counts as the one of today, with a
-    DeprecationWarning. UnknownOption for a name that no back end knows."""
+    """Return a target's defaults updated by the given options. A former name of an option is accepted, with a
+    DeprecationWarning. Raises UnknownOption for a name that no back end knows."""
     given = {_current(name): value for name, value in given.items()}
     for name in given:
         if name not in _FIELDS:
@@ -133,7 +133,7 @@ def make_options(
 
 
 def _current(name: str) -> str:
-    """The name that an option has today."""
+    """Return the current name of an option."""
     now = FORMER_OPTIONS.get(name)
     if now is None:
         return name
@@ -152,7 +152,7 @@ class Backend:
 
     name: ClassVar[str] = ""
     binary_ext: ClassVar[str] = ""  # the stage whose output is loaded
-    # Options that no stage reads: configs that differ in them alone are timed once by the tuner.
+    # Options that no stage reads: the tuner times configs that differ only in them once.
     idle_options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, target: GPUTarget):
@@ -163,30 +163,31 @@ class Backend:
         return target.backend == cls.name
 
     def parse_options(self, options: Mapping[str, object]) -> Options:
-        """Options with this target's defaults. UnknownOption for an unknown name, InvalidOption for a bad value."""
+        """Return the options with this target's defaults. Raises UnknownOption for an unknown name, InvalidOption for a
+        bad value."""
         return make_options(self.target, options, {"backend_name": self.name})
 
     def stages(self, options: Options) -> dict[str, Stage]:
-        """Stage name → function, in order; the names are the extensions under `kernel.asm`."""
+        """Return stage name → function, in order; the names are the extensions under `kernel.asm`."""
         raise NotImplementedError
 
     def check_fit(self, make_ir: Callable[[], object], options: Options) -> None:
-        """OutOfResources if the kernel of this tile IR certainly needs more than the target has. A back end whose
-        kernels have no limits does not even make the IR."""
+        """Raise OutOfResources if this tile IR certainly needs more than the target has. A back end without such limits
+        does not even make the IR."""
 
     def toolchain(self) -> str:
-        """Versions of the tools that this back end runs: part of the cache key."""
+        """Return the versions of the tools that this back end runs: part of the cache key."""
         return ""
 
     def hash(self) -> str:
-        """What compiled code depends on besides kernel, options and tessera itself."""
+        """Return what compiled code depends on besides kernel, options and tessera itself."""
         return f"{self.toolchain()}-{self.target}"
 
     def parse_attr(self, key: str) -> list[list[Any]]:
-        """The attributes that a specialisation key of an argument stands for."""
+        """Return the attributes that a specialisation key of an argument stands for."""
         return [["tt.divisibility", 16]] if "D" in key else []
 
-    # Programs that were written for Triton's MLIR call these; tile IR needs none of them.
+    # Programs written for Triton's MLIR call these; tile IR needs none of them.
     def load_dialects(self, context: object) -> None: ...
 
     def get_codegen_implementation(self, options: Options) -> dict[str, Any]:
@@ -196,5 +197,5 @@ class Backend:
         return {}
 
     def derived(self, extension: str, asm: Mapping[str, object]) -> Any:
-        """A view that is computed lazily (`sass`, `asm`), or None when there is no such view."""
+        """Return a view that is computed lazily (`sass`, `asm`), or None if there is no such view."""
         return None

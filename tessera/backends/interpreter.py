@@ -26,7 +26,7 @@ class InterpreterBackend(Backend):
 
     def stages(self, options: Options) -> dict[str, Stage]:
         def tir(module: Module, metadata: dict[str, Any]) -> Module:
-            # A checked launch reports values by the names they have in the source: nothing is merged or removed.
+            # A checked launch reports values by their names in the source: nothing is merged or removed.
             passes = [insert_checks] if options.debug == "check" else neutral_pipeline()
             PassManager(passes, verify=knobs.compilation.verify).run(module)
             metadata["locations"] = pack_locations(module)

@@ -13,20 +13,20 @@ GROUP = "tessera.backends"
 
 
 def _points(**selection: str) -> Any:
-    """The group's entry points; what reads them takes 30 ms to import, which most programs need not spend."""
+    """Return the group's entry points. The module that reads them takes 30 ms to import, so it is imported lazily."""
     return import_module("importlib.metadata").entry_points(group=GROUP, **selection)
 
 
 def plugin_names() -> list[str]:
-    """The targets that installed plug-ins offer; nothing is imported."""
+    """Return the names of targets that installed plug-ins offer, without importing them."""
     return sorted({point.name for point in _points()})
 
 
 @cache
 def plugin(name: str) -> Any:
-    """The object behind the entry point `name`, with `compiler` (a Backend) and `driver` (a Driver); None without one.
+    """Return the object of entry point `name`, with `compiler` (a Backend) and `driver` (a Driver); None without one.
 
-    PluginError when it cannot be imported or is not that.
+    Raises PluginError if it cannot be imported or is not of that kind.
     """
     points = _points(name=name)
     if not points:

@@ -1,7 +1,7 @@
-"""Provides `@process_singleton`, for functions with few different arguments whose result exists once in a process.
+"""Provides `@process_singleton`, for functions with few different arguments whose result exists once per process.
 
-Unlike `functools.cache` it calls the function only once even where threads ask at the same time: native code holds
-addresses of the result, which a second copy must not replace.
+Unlike `functools.cache` it calls the function only once even if several threads ask at the same time: native code
+holds addresses in the result, which a second copy must not replace.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ R = TypeVar("R")
 
 
 class _Lock:
-    """The lock of all such functions, which may call one another; a forked child starts with a new lock."""
+    """The lock of all such functions, which may call one another. A forked child starts with a new lock."""
 
     held = threading.RLock()
 
 
 def process_singleton(make: Callable[P, R]) -> Callable[P, R]:
-    """Call `make` at most once in a process for equal arguments; later calls get the first call's result."""
+    """Call `make` at most once per process for equal arguments; later calls return the first call's result."""
     kept: dict[object, R] = {}
 
     @wraps(make)
     def get(*args: P.args, **kwargs: P.kwargs) -> R:
         key = (args, tuple(kwargs.items()))
-        if key in kept:  # without the lock, as launches take this way
+        if key in kept:  # without the lock, since launches come here
             return kept[key]
         with undivided(), _Lock.held:
             if key not in kept:

@@ -1,11 +1,10 @@
 """Lowers element-wise ops: one function for each op class, from operand texts to the result's text.
 
-Floats that LLVM does not compute with are widened to fp32, computed and rounded after every op, as the language says.
-
-No element-wise op traps, and none is undefined: an integer divided by zero gives 0, and the dividend as remainder; the
-smallest number over -1 wraps around to itself. Shifts take the amount as unsigned: one of the type's width or more
-leaves 0, or the sign in every bit. (GPUs leave out the guard of quotients whose divisor is made of arguments and
-indices, which is taken to be positive.)
+Floats that LLVM does not compute with are widened to fp32, computed there, and rounded after every op, as the language
+defines it. No element-wise op traps, and none is undefined: an integer divided by zero gives 0, and the dividend as
+remainder; the smallest number divided by -1 wraps around to itself. The amount of a shift is unsigned: the type's width
+or more leaves 0, or the sign in every bit. (GPUs omit the guard of quotients whose divisor is computed from arguments
+and indices, which is assumed to be positive.)
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from tessera.dtypes import dtype, float32, int1
 from tessera.ir import ElementType, Op, Type, elem_of
 from tessera.ops import MATH_OPS, arith
 
-_FUNCTIONS = (exponentials, power, trigonometry)  # their rows are there once they are imported
+_FUNCTIONS = (exponentials, power, trigonometry)  # importing them registers their rows
 # (builder, op, element type of the first operand, *texts) -> text
 Lowering = Callable[..., str]
 TABLE: dict[type[Op], Lowering] = {}
 
 
 def lowers(*classes: type[Op]) -> Callable[[Lowering], Lowering]:
-    """Register the lowering of these op classes; a back end's own table may have other rows."""
+    """Register the lowering of these op classes; a back end's own table may have different rows."""
 
     def register(fn: Lowering) -> Lowering:
         for c in classes:
@@ -40,7 +39,7 @@ def lowers(*classes: type[Op]) -> Callable[[Lowering], Lowering]:
 
 
 def lower(table: dict[type[Op], Lowering], x: ElementBuilder, op: Op, texts: list[str]) -> str:
-    """The result of an element-wise op by its row of `table`."""
+    """Return the result of an element-wise op by its row of `table`."""
     t = elem_of(op.operands[0].type)
     fn = table[type(op)]
     if is_float(t) and not x.is_native(t) and type(op) not in EXACT_BITS:
@@ -79,7 +78,7 @@ def _mulhi(x: ElementBuilder, op: Op, t: Any, a: str, b: str) -> str:
 
 
 def wide_product(x: ElementBuilder, t: Any, a: str, b: str) -> str:
-    """All bits of a product of integers."""
+    """Return all bits of a product of integers."""
     e, wide, grow = x.type(t), f"i{2 * t.bits}", "sext" if t.signed else "zext"
     return x.op("mul", wide, *(x.convert(grow, e, v, wide) for v in sorted((a, b))))
 
@@ -92,7 +91,7 @@ def _div(x: ElementBuilder, op: Op, t: Any, a: str, b: str) -> str:
 
 @lowers(arith.RemOp)
 def _rem(x: ElementBuilder, op: Op, t: Any, a: str, b: str) -> str:
-    """C's remainder, with the sign of `a`."""
+    """Return C's remainder, with the sign of `a`."""
     if is_float(t):
         return _math(x, "fmod", t, a, b)
     e = x.type(t)
@@ -100,7 +99,7 @@ def _rem(x: ElementBuilder, op: Op, t: Any, a: str, b: str) -> str:
         return x.constant(int1, 0)
     if _divides_plainly(t, b):
         return x.op("srem" if t.signed else "urem", e, a, b)
-    whole = x.divided(t, a, b) or quotient(x, t, a, b)  # any number will do where b is 0
+    whole = x.divided(t, a, b) or quotient(x, t, a, b)  # any quotient will do where b is 0
     return x.op("sub", e, a, x.op("mul", e, whole, b))
 
 
@@ -111,7 +110,7 @@ def _divides_plainly(t: dtype, b: str) -> bool:
 
 
 def quotient(x: ElementBuilder, t: dtype, a: str, b: str) -> str:
-    """Integer quotient toward zero; 0 where b is 0, and no trap for the smallest number over -1."""
+    """Return the integer quotient, rounded toward zero: 0 where b is 0, and no trap for the smallest number over -1."""
     if t is int1:
         return x.op("and", "i1", a, b)
     e = x.type(t)
@@ -134,7 +133,7 @@ def quotient(x: ElementBuilder, t: dtype, a: str, b: str) -> str:
 
 
 def _quotient_in_fp64(x: ElementBuilder, t: dtype, a: str, b: str) -> str:
-    """Exact for at most 32 bits, and far faster than one division a lane."""
+    """Divide in fp64: exact for at most 32 bits, and far faster than one division per lane."""
     e, zero = x.type(t), x.int(x.type(t), 0)
     name, back = ("sitofp", "fptosi") if t.signed else ("uitofp", "fptoui")
     is_zero = x.cmp("icmp eq", e, b, zero)
@@ -247,7 +246,7 @@ def _function(x: ElementBuilder, op: Op, t: Any, *args: str) -> str:
 
 
 def _math(x: ElementBuilder, name: str, t: dtype, *args: str) -> str:
-    """A mathematical function; floats of fewer than 32 bits are computed in fp32 and rounded."""
+    """Return a mathematical function; floats of fewer than 32 bits are computed in fp32 and rounded."""
     if t.bits >= 32:
         return evaluate(x, name, t, *args)
     wide = [widen(x, a, t) for a in args]
@@ -269,7 +268,7 @@ def _hint(x: ElementBuilder, op: Op, t: Type, a: str) -> str:
     return a
 
 
-# These ops keep the bits of floats that LLVM takes for integers, or round once themselves.
+# These ops copy the bits of floats that are integers to LLVM, or round only once.
 EXACT_BITS = (
     arith.NegOp, arith.AbsOp, arith.CastOp, arith.BitcastOp, arith.HintOp, arith.SelectOp,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Defines what the shared lowering of elements asks of a back end: to write instructions, and its own ways of a few."""
+"""Defines the interface of a back end to the shared lowering: it writes instructions, some in its own way."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _SUFFIXES = {
     "float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0",
 }  # fmt: skip
 
-# Writes a function's body for its arguments: the result, or the result and an i1 where it does not hold.
+# Writes a function's body for its arguments; returns the result, or the result and an i1 where it is not valid.
 Body = Callable[["ElementBuilder", list[str]], str]
 Near = Callable[["ElementBuilder", list[str]], tuple[str, str]]
 
 
 class ElementBuilder(ABC):
-    """Writes instructions on one element (`n` is 1) or on vectors of `n` elements by short names.
+    """Writes instructions on one element (`n` is 1) or on vectors of `n` elements through short methods.
 
-    Operands and results are texts: names of LLVM values, or constants. Types are those of one element, in LLVM's words.
+    Operands and results are texts: names of LLVM values, or constants. Types are LLVM's for one element.
     """
 
     __slots__ = ()
@@ -31,19 +31,19 @@ class ElementBuilder(ABC):
     @property
     @abstractmethod
     def flags(self) -> str:
-        """The fast-math flags of sums, differences and products of the program."""
+        """The fast-math flags of the program's sums, differences and products."""
 
     @abstractmethod
     def pure(self, text: str) -> str:
-        """The value of an instruction without effects; equal ones need not be written twice."""
+        """Return the value of an instruction without effects; equal ones need not be written twice."""
 
     @abstractmethod
     def intrinsic(self, result: str, name: str, *args: str) -> str:
-        """A pure call of `name`, which is declared; arguments are `type text`."""
+        """Call the pure function `name`, and declare it; arguments are `type text`."""
 
     @abstractmethod
     def type(self, t: Type) -> str:
-        """The LLVM type that holds an element of `t`."""
+        """Return the LLVM type that holds an element of `t`."""
 
     def is_native(self, t: dtype) -> bool:
         """Whether LLVM computes with the float `t`; if not, an integer holds its bits."""
@@ -51,36 +51,37 @@ class ElementBuilder(ABC):
 
     # --- conversions that some targets have instructions for ----------------------------------------------
     def widened(self, text: str, t: dtype) -> str | None:
-        """A float of fewer than 32 bits that is not native as fp32, or None."""
+        """Widen a non-native float of fewer than 32 bits to fp32; None if there is no instruction."""
         return None
 
     def narrowed(self, text: str, source: dtype, target: dtype, rounding: str) -> str | None:
-        """`source` as a float of fewer bits, or None."""
+        """Narrow `source` to a float of fewer bits; None if there is no instruction."""
         return None
 
     def extended(self, name: str, source: str, text: str, target: str) -> str:
-        """An integer in a wider type, by `sext` or `zext`."""
+        """Extend an integer to a wider type, by `sext` or `zext`."""
         return self.convert(name, source, text, target)
 
     # --- integers ---------------------------------------------------------------------------------------------
     def divided(self, t: dtype, a: str, b: str) -> str | None:
-        """The quotient toward zero by an instruction that never traps and gives any number where b is 0, or None."""
+        """Divide toward zero by an instruction that never traps and gives any number where b is 0; None if there is
+        none."""
         return None
 
     def shifted(self, name: str, t: dtype, a: str, b: str) -> str | None:
-        """The shift `name` (shl, lshr, ashr) by an instruction that takes every amount as unsigned, or None."""
+        """Shift (shl, lshr, ashr) by an instruction that takes every amount as unsigned; None if there is none."""
         return None
 
     # --- mathematical functions (floats.py) -----------------------------------------------------------------
     has_scale = False  # whether there is `scale`
 
     def own(self, name: str, t: dtype, *args: str) -> str | None:
-        """Emit a function of fp32 or fp64 (an opcode, or "div", "rcp") in the target's own way, if it has one; else
-        None."""
+        """Emit a function of fp32 or fp64 (an opcode, or "div", "rcp") in the target's own way; return None if it has
+        none."""
         return None
 
     def is_inlined(self, name: str, t: dtype) -> bool:
-        """Whether a function of the table is written in place; if not, as a function of the module."""
+        """Whether a function of the table is inlined; if not, it becomes a function of the module."""
         return True
 
     @abstractmethod
@@ -89,10 +90,10 @@ class ElementBuilder(ABC):
 
     @abstractmethod
     def beyond(self, name: str, t: dtype, args: Sequence[str], near: Near) -> str:
-        """`near`, and where that does not hold the target's version for large arguments."""
+        """Return `near` where it is valid, and elsewhere the target's version for large arguments."""
 
     def scale(self, q: str, n: str, within: str) -> str:
-        """fp32 q * 2^n for any whole n, infinity and NaN, where the i1 `within` is set; else 0."""
+        """Return fp32 q * 2^n for any whole n, infinity and NaN, where the i1 `within` is set; elsewhere 0."""
         raise NotImplementedError
 
     # --- instructions -----------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ class ElementBuilder(ABC):
         return self.intrinsic(ty, f"llvm.{base}.{self.suffix(element)}", *typed, *extra)
 
     def suffix(self, element: str) -> str:
-        """What the names of overloaded intrinsics end in."""
+        """Return the suffix of overloaded intrinsics' names."""
         short = _SUFFIXES.get(element, element)
         return short if self.n == 1 else f"v{self.n}{short}"
 

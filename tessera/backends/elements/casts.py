@@ -1,9 +1,9 @@
-"""Converts elements between types as the language defines it; small floats in integer arithmetic where there is no
-instruction.
+"""Converts elements between types as the language defines it. Small floats are converted by integer arithmetic where
+there is no instruction.
 
 A small float with m bits of mantissa becomes fp32 by moving its magnitude to the fp32 fields and multiplying by
-2^(127 - bias): exact, subnormals included. Back: normal results round on the integer bits; subnormal ones by adding
-a power of two whose last place is the format's smallest step.
+2^(127 - bias): exact, subnormals included. In the other direction, normal results are rounded on the integer bits, and
+subnormal ones by adding a power of two whose last place is the format's smallest step.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def cast(
 
 
 def _direct(x: ElementBuilder, source: dtype, target: dtype) -> bool:
-    """Whether no step in fp32 comes before the conversion of a float."""
+    """Whether the conversion of a float needs no step in fp32 first."""
     return source.bits >= 32 or (
         target.is_floating() and target.bits > source.bits and x.is_native(source)
     )
 
 
 def bitcast(x: ElementBuilder, text: str, source: ElementType, target: ElementType) -> str:
-    """The same bits under another type."""
+    """Reinterpret the bits as another type."""
     a, b = x.type(source), x.type(target)
     if a == b:
         return text
@@ -82,7 +82,7 @@ def _int_cast(x: ElementBuilder, text: str, source: dtype, target: dtype) -> str
 
 
 def _float_to_int(x: ElementBuilder, text: str, source: dtype, target: dtype) -> str:
-    """Toward zero, saturating at 16, 32 or 64 bits, 0 for NaN; 8-bit targets keep the low bits of 16."""
+    """Round toward zero and saturate at 16, 32 or 64 bits; NaN gives 0. 8-bit targets keep the low bits of 16."""
     f = x.type(source)
     if target is int1:
         return x.cmp("fcmp une", f, text, x.constant(source, 0.0))
@@ -126,12 +126,12 @@ def _widen_bits(x: ElementBuilder, text: str, t: dtype) -> str:
 def narrow(
     x: ElementBuilder, text: str, t: dtype, rounding: str = "rtne", source: dtype = float32
 ) -> str:
-    """Narrow fp32 or fp64: to nearest even or toward zero; 8-bit formats saturate, NaN stays NaN."""
+    """Narrow fp32 or fp64 to nearest even or toward zero; 8-bit formats saturate, and NaN stays NaN."""
     found = x.narrowed(text, source, t, rounding)
     if found is not None:
         return found
     if source is float64 and (rounding == "rtz" or t is bfloat16 or not x.is_native(t)):
-        # In two steps through fp32 the sum of two roundings can be wrong, unless the first one is to odd.
+        # Two roundings through fp32 can give a wrong result, unless the first one is to odd.
         if t is float32:
             return _toward_zero(x, text)[1]
         return narrow(x, narrow_to_odd(x, text), t, rounding)
@@ -142,8 +142,8 @@ def narrow(
 
 
 def narrow_to_odd(x: ElementBuilder, text: str) -> str:
-    """fp64 to fp32, the last bit set where that is not exact: rounding once more, to a type of fewer bits, then gives
-    what rounding once would."""
+    """Round fp64 to fp32, with the last bit set if that is inexact: rounding again, to a type of fewer bits, then gives
+    the result of a single rounding."""
     back, single = _toward_zero(x, text)
     last = x.convert("zext", "i1", x.cmp("fcmp one", "double", back, text), "i32")
     bits = x.op("or", "i32", x.convert("bitcast", "float", single, "i32"), last)
@@ -175,7 +175,7 @@ def _narrow_bits(x: ElementBuilder, text: str, t: dtype, rounding: str) -> str:
     shift, scale = 23 - t.mantissa, 1 - t.bias - t.mantissa  # 2^scale: the smallest step
     bits = x.convert("bitcast", "float", text, "i32")
     size = x.op("and", "i32", bits, x.int("i32", SIGN - 1))
-    # What is above the largest number rounds to it; in fp16 to 65536, whose code is infinity's.
+    # Values above the largest number round to it; in fp16 to 65536, whose code is infinity's.
     infinite = t is float16 and rounding == "rtne"
     exponent, fraction = divmod(t.largest_code + infinite, 1 << t.mantissa)
     limit = ((exponent - t.bias + 127) << 23) | fraction << shift
@@ -198,7 +198,7 @@ def _narrow_bits(x: ElementBuilder, text: str, t: dtype, rounding: str) -> str:
 
 
 def _finish(x: ElementBuilder, code: str, size: str, bits: str, t: dtype) -> str:
-    """Infinity, NaN and the sign."""
+    """Add infinity, NaN and the sign."""
     if t is float16:
         endless = x.cmp("icmp eq", "i32", size, x.int("i32", INFINITY))
         code = x.select("i32", endless, x.int("i32", t.largest_code + 1), code)

@@ -1,7 +1,7 @@
 """Coefficients of the mathematical functions, lowest power first, and constants in several parts.
 
-Those of fp32 are minimax or Chebyshev fits made for these files, those of fp64 fits or series that converge to full
-precision on the reduced ranges.
+Those of fp32 are minimax or Chebyshev fits made for these files; those of fp64 are fits, or series that converge to
+full precision on the reduced ranges.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ ERFC64 = (
 """erfc(x) exp(x^2) / t in t = 2 / (2 + x), 0.7 <= x <= 28."""
 LN2_64 = (0.6931471805599453, 2.3190468138462996e-17)
 LN2_SHORT = (0.6931471803691238, 1.9082149292705877e-10)
-"""log 2; the first part has 32 bits, its product with an exponent is exact."""
+"""log 2; the first part has 32 bits, so that its product with an exponent is exact."""
 LOG2_E_64 = (1.4426950408889634, 2.0355273740931033e-17)
 LOG10_2 = (float.fromhex("0x1.34413508p-2"), float.fromhex("0x1.f79fef311f12bp-34"))
 HALF_PI_64 = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)
 """33 bits, 33 bits, the rest."""
 PI_2_LOW = 6.123233995736766e-17
-"""What is missing of pi/2 in fp64."""
+"""The error of pi/2 in fp64."""
 
 # --- powers and angles of fp32, computed in fp64 ---------------------------------------------------------------
 ATANH = tuple(2 / log(2) / (2 * k + 1) for k in range(8))

@@ -18,7 +18,7 @@ from tessera.dtypes import float32, float64
 
 # --- exponentials --------------------------------------------------------------------------------------------
 def low_bits(m: Floats, shifted: str) -> str:
-    """The integer n whose sum with `m.shifter()` is `shifted`."""
+    """Return the integer n whose sum with `m.shifter()` is `shifted`."""
     unused = 51 if m.double else 9
     return m.iop("ashr", m.iop("shl", m.bits(shifted), unused), unused)
 
@@ -47,9 +47,9 @@ def _exp2_32(m: Floats, x: str) -> str:
 
 
 def _times_power(m: Floats, q: str, n: str, shifted: str, x: str, least: float) -> str:
-    """q * 2^n, n also in the low bits of `shifted`. The instruction takes NaN * 2^infinity for infinity, and a large n
-    goes with a positive q, if not a small one; below `least` it is not asked, being slow to find that nothing is left.
-    """
+    """Return q * 2^n, with n also in the low bits of `shifted`. The instruction gives infinity for NaN * 2^infinity,
+    but a large n comes with a positive q, if not a small one. Below `least` the instruction is avoided: it is slow to
+    underflow."""
     if m.x.has_scale:
         return m.x.scale(q, n, m.cmp("uge", x, m.const(least)))
     return m.scaled(q, low_bits(m, shifted))
@@ -62,7 +62,7 @@ def _exp_of(m: Floats, r: str, shifted: str) -> str:
 
 
 def _split_exp(m: Floats, x: str, per_unit: float, unit: tuple[float, float]) -> tuple[str, str]:
-    """(r, shifted) with x = n unit + r, n in the low bits of `shifted`."""
+    """Return (r, shifted) with x = n unit + r, and n in the low bits of `shifted`."""
     shifted = m.fma(x, m.const(per_unit), m.shifter())
     n = m.sub(shifted, m.shifter())
     r = m.fma(n, m.const(-unit[0]), x)
@@ -81,7 +81,7 @@ def _exp2_64(m: Floats, x: str) -> str:
     shifted = m.add(near, m.shifter())
     part = m.sub(near, m.sub(shifted, m.shifter()))
     r = m.mul(part, m.const(c.LN2_64[0]))
-    lost = m.fma(part, m.const(c.LN2_64[0]), m.neg(r))  # of the product's rounding
+    lost = m.fma(part, m.const(c.LN2_64[0]), m.neg(r))  # the rounding error of the product
     return _exp_of(m, m.add(r, m.fma(part, m.const(c.LN2_64[1]), lost)), shifted)
 
 
@@ -100,7 +100,7 @@ def _expm1(m: Floats, x: str) -> str:
 
 # --- logarithms ----------------------------------------------------------------------------------------------
 def split_bits(m: Floats, x: str) -> tuple[str, str]:
-    """(f, e) with x = (1 + f) * 2^e and 1 + f between sqrt(1/2) and sqrt(2), for positive normal x; e an integer."""
+    """Return (f, e) with x = (1 + f) * 2^e, 1 + f in sqrt(1/2) .. sqrt(2), e an integer, for positive normal x."""
     root = 0x3FE6A09E667F3BCD if m.double else 0x3F3504F3
     offset = m.iop("sub", m.bits(x), root)
     e = m.iop("ashr", offset, m.mantissa)
@@ -109,7 +109,7 @@ def split_bits(m: Floats, x: str) -> tuple[str, str]:
 
 
 def split_exponent(m: Floats, x: str) -> tuple[str, str]:
-    """(f, e) as `split_bits` gives them, for all positive finite x; e a float."""
+    """Return (f, e) as `split_bits` does, for all positive finite x; e is a float."""
     tiny, step = m.below(x, 2.0 ** (1 - m.t.bias)), m.mantissa + 2
     whole = m.select(tiny, m.mul(x, m.const(2.0**step)), x)
     extra = m.x.select(m.int, tiny, m.iconst(-step), m.iconst(0))
@@ -118,7 +118,7 @@ def split_exponent(m: Floats, x: str) -> tuple[str, str]:
 
 
 def log_edges(m: Floats, x: str, result: str) -> str:
-    """Zero, infinity, negative numbers and NaN."""
+    """Replace the result for zero, infinity, negative numbers and NaN."""
     zero, inf = m.const(0.0), m.const(math.inf)
     result = m.select(m.cmp("oeq", x, inf), x, result)
     result = m.select(m.cmp("oeq", x, zero), m.const(-math.inf), result)

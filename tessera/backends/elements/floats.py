@@ -1,7 +1,7 @@
-"""Writes arithmetic of one float type, fp32 or fp64, and holds the table of the mathematical functions written in it.
+"""Writes arithmetic on one float type, fp32 or fp64, and holds the table of the math functions written with it.
 
-A function is written once, for elements and vectors of every target (exponentials.py, trigonometry.py, power.py). What
-a target does better by itself it offers as `ElementBuilder.own`: ex2 and rsqrt of a GPU, the C library of a CPU.
+A function is written once, for elements and vectors of every target (exponentials.py, trigonometry.py, power.py). A
+target offers what it does better itself as `ElementBuilder.own`: ex2 and rsqrt on a GPU, the C library on a CPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def function(name: str, *types: dtype) -> Callable[[Body], Body]:
 
 
 def evaluate(x: ElementBuilder, name: str, t: dtype, *args: str) -> str:
-    """Evaluate the function `name` (an opcode) of fp32 or fp64, by what the target has of its own, else by the table,
+    """Evaluate the function `name` (an opcode) of fp32 or fp64: by the target's own version, else by the table,
     else in fp64."""
     own = x.own(name, t, *args)
     if own is not None:
@@ -64,7 +64,7 @@ class Floats:
 
     @property
     def mantissa(self) -> int:
-        """Bits behind the point."""
+        """The number of bits after the binary point."""
         return self.t.mantissa
 
     def const(self, value: float) -> str:
@@ -83,7 +83,7 @@ class Floats:
         return self.op("fmul", a, b)
 
     def div(self, a: str, b: str) -> str:
-        """The target's quick quotient of fp32 where it has one; a rounded one in fp64."""
+        """Divide: by the target's fast fp32 quotient if it has one; correctly rounded in fp64."""
         return self.x.own("div", self.t, a, b) or self.op("fdiv", a, b)
 
     def reciprocal(self, a: str) -> str:
@@ -96,7 +96,7 @@ class Floats:
         return self.x.call(name, self.type, *args)
 
     def math(self, name: str, *args: str) -> str:
-        """A mathematical function of the same type."""
+        """Return a mathematical function of the same type."""
         return evaluate(self.x, name, self.t, *args)
 
     def fma(self, a: str, b: str, c: str) -> str:
@@ -128,7 +128,7 @@ class Floats:
         return self.x.op("xor", "i1", a, self.x.int("i1", 1))
 
     def at_most(self, a: str, bound: float) -> str:
-        """The lesser one; NaN stays."""
+        """Return the lesser one; NaN stays NaN."""
         limit = self.const(bound)
         return self.select(self.cmp("olt", limit, a), limit, a)
 
@@ -153,24 +153,24 @@ class Floats:
         return self.x.convert("sitofp", self.int, a, self.type)
 
     def power_of_two(self, n: str) -> str:
-        """2^n for an integer n in the range of exponents."""
+        """Return 2^n for an integer n in the range of exponents."""
         exponent = self.iop("shl", self.iop("add", n, self.t.bias), self.mantissa)
         return self.from_bits(exponent)
 
     # --- pieces of many functions ----------------------------------------------------------------------------
     def polynomial(self, coefficients: Sequence[float], at: str) -> str:
-        """By Horner's rule; the lowest power first."""
+        """Evaluate a polynomial by Horner's rule; the lowest power comes first."""
         total = self.const(coefficients[-1])
         for c in reversed(coefficients[:-1]):
             total = self.fma(total, at, self.const(c))
         return total
 
     def shifter(self) -> str:
-        """A constant whose sum with a number of moderate size has the nearest integer in its low bits."""
+        """Return a constant whose sum with a number of moderate size has the nearest integer in its low bits."""
         return self.const(1.5 * 2.0**self.mantissa)
 
     def scaled(self, q: str, n: str) -> str:
-        """q * 2^n for an integer n, in two steps, because 2^n alone may overflow or be subnormal."""
+        """Return q * 2^n for an integer n, in two steps, because 2^n alone may overflow or be subnormal."""
         half = self.iop("ashr", n, 1)
         for part in (half, self.iop("sub", n, half)):
             q = self.mul(q, self.power_of_two(part))

@@ -10,12 +10,12 @@ from tessera.ir.types import Type
 
 
 def vector_type(element: str, lanes: int) -> str:
-    """The LLVM type of `lanes` elements; `element` itself for one."""
+    """Return the LLVM type of `lanes` elements; `element` itself for one."""
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
 
 def splat_literal(element: str, text: str, lanes: int) -> str:
-    """A constant in every lane."""
+    """Return a constant in every lane."""
     if lanes == 1:
         return text
     if text in ("zeroinitializer", "0", "null", "false"):
@@ -24,13 +24,13 @@ def splat_literal(element: str, text: str, lanes: int) -> str:
 
 
 def number_in(text: str) -> int | None:
-    """The integer that an operand's text says, in each lane; None if it is not a constant."""
+    """Return the integer in an operand's text, the same in each lane; None if it is not a constant."""
     digits = text.removeprefix("splat (").rstrip(")").split(" ")[-1]
     return int(digits) if digits.removeprefix("-").isdigit() else None
 
 
 def literal(value: float | bool | int, t: Type, llvm: str) -> str:
-    """A constant of element type `t`, which values of LLVM type `llvm` hold: floats round to `t`."""
+    """Return a constant of element type `t` as a value of LLVM type `llvm`; floats are rounded to `t`."""
     if not isinstance(t, dtype):
         return "null" if value == 0 else f"inttoptr (i64 {int(value)} to {llvm})"
     if t is int1:
@@ -45,7 +45,7 @@ def literal(value: float | bool | int, t: Type, llvm: str) -> str:
 
 
 def float_literal(value: float, t: dtype) -> str:
-    """The bits of the double (rounded to single for fp32), which LLVM reads exactly."""
+    """Return the bits of the double (rounded to single for fp32), which LLVM reads exactly."""
     if t is float32:
         value = round_float32(value)
     return "0x" + struct.pack(">d", value).hex().upper()
@@ -59,7 +59,7 @@ def round_float32(value: float) -> float:
 
 
 def encode_float(value: float, t: dtype) -> int:
-    """The bits of `value` in a format of 8 or 16 bits: nearest, ties to even; 8-bit formats saturate."""
+    """Return the bits of `value` in a format of 8 or 16 bits: nearest, ties to even; 8-bit formats saturate."""
     sign = 1 << (t.bits - 1) if math.copysign(1.0, value) < 0 else 0
     if math.isnan(value):
         return t.nan_code if t.bits == 8 else 0x7E00 if t is float16 else 0x7FC0
@@ -80,7 +80,7 @@ def _round_code(size: float, t: dtype) -> int:
 
 
 def decode_float8(code: int, t: dtype) -> float:
-    """The number that the bits `code` of an 8-bit float stand for."""
+    """Return the number that the bits `code` of an 8-bit float stand for."""
     sign, size = -1.0 if code & 0x80 else 1.0, code & 0x7F
     if t.nans is NanEncoding.NEGATIVE_ZERO and code == t.nan_code:
         return math.nan

@@ -1,9 +1,9 @@
 """Writes x to the power y: the exponential of y log |x|, then the signs and special cases of IEEE's pow.
 
-A relative error of 2^-24 in y log x is one of y log x units in the last place of the power: the product needs as many
-bits more as its whole part has. fp32 computed in fp64 has them, which leaves an error of at most 0.51 ulp. Where fp64
-is slow, and in fp64 itself, the logarithm is an unevaluated sum of two numbers: 11 more bits in fp32, which leave the
-power within 2 ulp, and likewise in fp64.
+A relative error of 2^-24 in y log x is an error of y log x units in the last place of the power: the product needs as
+many additional bits as its integral part has. fp32 computed in fp64 has them, which leaves an error of at most 0.51
+ulp. Where fp64 is slow, and in fp64 itself, the logarithm is an unevaluated sum of two numbers: 11 more bits in fp32,
+which keep the power within 2 ulp, and likewise in fp64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tessera.dtypes import dtype, float32, float64
 
 
 def _edges(m: Floats, size: str, x: str, y: str) -> str:
-    """What negative bases, NaN, x = 1 and y = 0 make of |x|^y: 1^y and x^0 are 1 even for NaN."""
+    """Correct |x|^y for negative bases, NaN, x = 1 and y = 0: 1^y and x^0 are 1 even for NaN."""
     one, nan, half = m.const(1.0), m.const(math.nan), m.mul(y, m.const(0.5))
     whole = m.cmp("oeq", m.call("trunc", y), y)
     odd = m.both(whole, m.cmp("une", m.call("trunc", half), half))
@@ -32,7 +32,7 @@ def _edges(m: Floats, size: str, x: str, y: str) -> str:
 
 # --- fp32 in fp64 ---------------------------------------------------------------------------------------------
 def power_in_fp64(m: Floats, x: str, y: str) -> str:
-    """fp32 by log2 |x| = e + 2/ln 2 atanh(f / (2 + f)), a series of eight terms, and 2^(n + r), of eleven."""
+    """Compute fp32 by log2 |x| = e + 2/ln 2 atanh(f / (2 + f)), a series of 8 terms, and 2^(n + r), one of 11."""
     k = Floats(m.x, float64)
     a, wide = (m.x.convert("fpext", "float", v, "double") for v in (m.abs(x), y))
     f, e = split_bits(k, a)
@@ -53,8 +53,8 @@ def power_in_fp64(m: Floats, x: str, y: str) -> str:
 # --- pairs -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Constants:
-    """Of one type: log 2 in two parts, the first with trailing zeros; 2/3 in two parts; the numbers of terms; where
-    exponentials are infinite or zero."""
+    """Constants of one type: log 2 in two parts, the first with trailing zeros; 2/3 in two parts; the numbers of terms;
+    where exponentials are infinite or zero."""
 
     ln2: tuple[float, float]
     third: tuple[float, float]
@@ -91,7 +91,7 @@ def _two_sum(m: Floats, a: str, b: str) -> tuple[str, str]:
 
 
 def _quotient(m: Floats, f: str) -> tuple[str, str]:
-    """f / (2 + f) as a pair."""
+    """Return f / (2 + f) as a pair."""
     below = m.add(f, m.const(2.0))
     lost = m.sub(f, m.sub(below, m.const(2.0)))
     inverse = m.div(m.const(1.0), below)
@@ -101,7 +101,7 @@ def _quotient(m: Floats, f: str) -> tuple[str, str]:
 
 
 def _log_pair(m: Floats, a: str) -> tuple[str, str]:
-    """log a as a pair, for a >= 0.
+    """Return log a as a pair, for a >= 0.
 
     a = 2^e (1 + f); with s = f / (2 + f) log(1 + f) = 2 s + 2/3 s^3 + 2/5 s^5 + ..., s and s^3 in pairs.
     """
@@ -110,7 +110,7 @@ def _log_pair(m: Floats, a: str) -> tuple[str, str]:
     s, s_low = _quotient(m, f)
     z = m.mul(s, s)
     z_low = m.fma(m.mul(s, m.const(2.0)), s_low, m.fma(s, s, m.neg(z)))
-    # 2/3 s^3 as a pair: its error counts where e is 0
+    # 2/3 s^3 is a pair, as its error counts where e is 0
     cube = m.mul(z, s)
     cube_low = m.fma(z, s_low, m.fma(z_low, s, m.fma(z, s, m.neg(cube))))
     third, third_low = m.const(k.third[0]), m.const(k.third[1])
@@ -129,7 +129,7 @@ def _log_pair(m: Floats, a: str) -> tuple[str, str]:
 
 
 def _exp_pair(m: Floats, high: str, low: str) -> str:
-    """exp(high + low); any `low` where the result is infinite or zero."""
+    """Return exp(high + low); `low` is ignored where the result is infinite or zero."""
     k = CONSTANTS[m.t]
     near = m.at_most(m.at_least(high, k.least), k.most)
     shifted = m.fma(near, m.const(1 / math.log(2)), m.shifter())

@@ -1,6 +1,6 @@
 """Writes sine, cosine, tangent and their inverses: x = n pi/2 + r, pi/2 in three parts, a polynomial of r chosen by n.
 
-Arguments so large that the parts do not suffice go the target's way (`ElementBuilder.beyond`).
+Arguments that are too large for the three parts are handled by the target (`ElementBuilder.beyond`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FAR = {float32: 32768.0, float64: 2.0**20}  # beyond this the reduction loses bi
 
 # --- sine, cosine, tangent -----------------------------------------------------------------------------------
 def _polynomials(m: Floats, r: str) -> tuple[str, str]:
-    """(sin r, cos r) for |r| <= pi/4."""
+    """Return (sin r, cos r) for |r| <= pi/4."""
     sin, cos = (c.SIN64, c.COS64) if m.double else (c.SIN, c.COS)
     z = m.mul(r, r)
     s = m.fma(m.mul(z, r), m.polynomial(sin, z), r)
@@ -32,7 +32,7 @@ def _polynomials(m: Floats, r: str) -> tuple[str, str]:
 
 
 def turned(m: Floats, name: str, quadrant: str, r: str) -> str:
-    """The function `name` of r + quadrant * pi/2; two bits of the integer `quadrant` count."""
+    """Return the function `name` of r + quadrant * pi/2; only two bits of the integer `quadrant` matter."""
     s, cosine = _polynomials(m, r)
     if name == "cos":
         quadrant = m.iop("add", quadrant, 1)
@@ -87,8 +87,8 @@ def _atan(m: Floats, x: str) -> str:
 
 
 def angle(m: Floats, y: str, x: str, arctangent: Callable[[str], str], low: float) -> str:
-    """The angle of the point (x, y), but for its sign: the arctangent of the smaller over the larger, then by octant;
-    infinities count as 1, zeros as 0, NaN stays. `low`: what is missing of pi/2."""
+    """Return the angle of the point (x, y) without its sign: the arctangent of the smaller over the larger, then by
+    octant. Infinities count as 1, zeros as 0, and NaN stays. `low`: the error of pi/2."""
     ay, ax, one, zero = m.abs(y), m.abs(x), m.const(1.0), m.const(0.0)
     steep = m.cmp("ogt", ay, ax)
     small, large = m.select(steep, ax, ay), m.select(steep, ay, ax)
@@ -111,7 +111,7 @@ def _atan2(m: Floats, y: str, x: str) -> str:
 
 
 def single_angle(m: Floats, y: str, x: str) -> str:
-    """atan2 of fp32 numbers that fp64 holds: by one polynomial, which leaves an error of 0.5 ulp of fp32."""
+    """Return atan2 of fp32 numbers held in fp64, by one polynomial, with an error of 0.5 ulp of fp32."""
 
     def arctangent(ratio: str) -> str:
         z = m.mul(ratio, ratio)

@@ -1,15 +1,15 @@
 """Wraps llvmlite, which no other file imports: parses LLVM IR text, runs passes, emits assembly or objects, loads
 objects.
 
-llvmlite is imported at the first use (importing it costs 30 ms and more). Every module lives in an LLVM context of its
-own, so nothing piles up in a process that compiles for days. llvmlite holds one lock around each LLVM call: several
-threads may compile, but one LLVM stage runs at a time.
+llvmlite is imported at the first use (the import takes 30 ms or more). Every module lives in an LLVM context of its
+own, so that nothing accumulates in a process that compiles for days. llvmlite holds one lock around each LLVM call:
+several threads may compile, but one LLVM stage runs at a time.
 
     module = optimise("define i64 @f(i64 %x) { %y = add i64 %x, 1  ret i64 %y }", host())
     loaded = link_object(module.to_object(), ["f"])
     ctypes.CFUNCTYPE(c_int64, c_int64)(loaded["f"])(41)  # 42
 
-Trap: where LLVM cannot select an instruction for an intrinsic it ends the process. Emit only intrinsics known to work.
+Trap: if LLVM cannot select an instruction for an intrinsic, it ends the process. Emit only intrinsics known to work.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tessera.config import knobs
 from tessera.config.forking import undivided
 from tessera.errors import InternalError, InvalidOption
 
-# `sroa` makes phis of the allocas that stand for loop-carried values; the other two clean up after it. More passes
-# bring no speed to code that is already vectorised and hoisted by our own passes.
+# `sroa` turns the allocas of loop-carried values into phis; the other two clean up after it. More passes
+# do not speed up code that our own passes have already vectorised and hoisted.
 DEFAULT_PASSES = "sroa,instcombine,simplifycfg"
 
 PASSES: Mapping[str, str] = {
@@ -57,7 +57,7 @@ PASSES: Mapping[str, str] = {
 
 
 class LLVMError(InternalError, RuntimeError):
-    """LLVM refused what we gave it. `ir` is the module's text, `line` the line in question (0: unknown)."""
+    """LLVM rejected our IR. `ir` is the module's text, `line` the line in question (0: unknown)."""
 
     code = "llvm"
 
@@ -80,10 +80,10 @@ def _llvm() -> Any:
     """llvmlite.binding, imported and initialised once."""
     module = importlib.import_module("llvmlite.binding")
     if module.llvm_version_info >= (22,):
-        # In the GPU code generators these two take 30 times as long as all else on kernels with hundreds of addresses,
-        # and the assembler makes the same code without them. Other targets do not run them.
+        # In the GPU code generators these two take 30 times as long as everything else on kernels with hundreds of
+        # addresses, and the assembler makes the same code without them. Other targets do not run them.
         module.set_option("tessera", "-opt-disable=slsr,nary-reassociate")
-    # This pass, which splits copies of what was just stored in parts, ends the process where the load is a masked one
+    # This pass, which splits copies of data just stored in parts, ends the process if the load is a masked one
     # that turned out to need no mask (an assertion: "unknown LocationSize"). Our code has few such copies.
     module.set_option("tessera", "-x86-disable-avoid-SFB")
     module.initialize_all_targets()
@@ -93,7 +93,8 @@ def _llvm() -> Any:
 
 
 def version() -> str:
-    """llvmlite's and LLVM's version, for cache keys. Does not load the library if its metadata tells."""
+    """Return llvmlite's and LLVM's version, for cache keys. Does not load the library if its metadata has the
+    version."""
     package = importlib.import_module("llvmlite")
     return f"llvmlite-{package.__version__}"
 
@@ -101,7 +102,7 @@ def version() -> str:
 # --- targets ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Target:
-    """What to generate code for; equal targets share one target machine. `key` belongs into cache keys."""
+    """What to generate code for; equal targets share one target machine. `key` goes into cache keys."""
 
     triple: str
     cpu: str
@@ -167,7 +168,8 @@ llvm.Target.from_triple(sys.argv[1]).create_target_machine(cpu=sys.argv[2])
 
 
 def _check_cpu(triple: str, cpu: str) -> None:
-    """InvalidOption for a name that LLVM does not know: it would print that, and end the process when it compiles."""
+    """Raise InvalidOption for a name unknown to LLVM, which would print a message and end the process when
+    compiling."""
     run = importlib.import_module("subprocess").run  # rarely needed, and slow to import
     ran = run([sys.executable, "-c", PROBE, triple, cpu], capture_output=True, text=True)
     if "not a recognized processor" in ran.stderr:
@@ -178,7 +180,7 @@ def _check_cpu(triple: str, cpu: str) -> None:
 
 
 def host_features() -> frozenset[str]:
-    """LLVM names of the features that this machine has, e.g. avx512f, amx-bf16; less those of the knob cpu.hide."""
+    """Return the LLVM names of this machine's features, e.g. avx512f, amx-bf16, without those of the knob cpu.hide."""
     return _features(str(knobs.cpu.hide))
 
 
@@ -290,7 +292,7 @@ def _run_passes(ref: object, target: Target, passes: str) -> None:
 
 
 def _located(message: str, text: str) -> LLVMError:
-    """The parser's error, with the lines around the place."""
+    """Return the parser's error, with the lines around its position."""
     found = re.search(r"<string>:(\d+):(\d+): error: (.*)", message)
     if found is None:
         return LLVMError(message, text)
@@ -316,7 +318,8 @@ class LoadedObject(Mapping[str, int]):
         return len(self.addresses)
 
     def pin(self) -> LoadedObject:
-        """Keep the code mapped until the process ends, interpreter shutdown included: native threads may be in it."""
+        """Keep the code mapped until the process ends, interpreter shutdown included: native threads may be running
+        it."""
         for held in (self, self._tracker, self._jit):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
         return self

@@ -1,4 +1,4 @@
-"""Defines the words of the native subset: the typed part of Python that `subset_compiler` turns into LLVM IR.
+"""Defines the names of the native subset: the typed part of Python that `subset_compiler` turns into LLVM IR.
 
 A function of the subset is written like any other, so editors, pyright and ruff read it; it runs only when compiled:
 
@@ -16,11 +16,11 @@ A function of the subset is written like any other, so editors, pyright and ruff
 
     code = load_functions("lists", {"total": __name__})  # subset_loader
 
-What there is, and what it means:
+The subset has, with these meanings:
 
     types        bool, i8 … i64, u8 … u64, u128, f32, f64; bytes (a C string); `Pointer[T]`; classes derived from
                  `Struct`, whose values are addresses; `Callable[[…], T]`, an address too; `object`: any address.
-                 `T | None` is T: pyright sees that None, the null address, is looked for
+                 `T | None` is T: it makes pyright check that None, the null address, is handled
     structs      fields in C's layout; `Annotated[Pointer[T], n]` is an array of n T in place; its value is its address
     integers     wrap around; both operands have one type, and literals take that of the other one; `i32(x)` converts;
                  `>>` goes by the type's sign; `//` and `%` are for unsigned types
@@ -66,7 +66,7 @@ class Struct:
 
 
 class Pointer(Generic[T]):
-    """The address of one T or several: `p[i]` reads and writes, `p + i` is the address of element i."""
+    """The address of one T or of several: `p[i]` reads and writes, `p + i` is the address of element i."""
 
     def __getitem__(self, index: int) -> T:
         raise NotImplementedError
@@ -80,7 +80,7 @@ class Pointer(Generic[T]):
 
 # --- functions -------------------------------------------------------------------------------------------------------
 class Linkage(NamedTuple):
-    """How a function is known to LLVM: its symbol, whether C defines it, whether others see it, its attributes."""
+    """How LLVM knows a function: its symbol, whether it is a C function, whether it is exported, its attributes."""
 
     symbol: str
     external: bool = False
@@ -96,7 +96,7 @@ def native(function: F, /) -> F: ...
 @overload
 def native(*, exported: bool = False, attributes: str = "") -> Callable[[F], F]: ...
 def native(function: Any = None, /, *, exported: bool = False, attributes: str = "") -> Any:
-    """Mark a function for `compile_functions`; `exported`: its symbol is seen by the loader. `attributes`: LLVM's."""
+    """Mark a function for `compile_functions`; `exported`: the loader sees its symbol. `attributes`: LLVM's."""
 
     def mark(f: F) -> F:
         words = f"{attributes} nounwind".strip()
@@ -112,7 +112,7 @@ def external(function: F, /) -> F: ...
 @overload
 def external(*, symbol: str) -> Callable[[F], F]: ...
 def external(function: Any = None, /, *, symbol: str = "") -> Any:
-    """Declare a function of C or an intrinsic of LLVM; `symbol`: its name, if not the function's."""
+    """Declare a C function or an LLVM intrinsic; `symbol`: its name, if it differs from the function's."""
 
     def mark(f: F) -> F:
         LINKAGE[f] = Linkage(symbol or f.__name__, external=True)
@@ -127,35 +127,35 @@ class GlobalVariable:
 
 
 def variable(kind: type[T]) -> Pointer[T]:
-    """The address of a variable of the module, zero at first; to be assigned to a name of the module."""
+    """Return the address of a zero-initialised variable of the module; assign it to a name of the module."""
     found: Any = GlobalVariable(kind)
     return found
 
 
 # --- what the compiler knows by itself -------------------------------------------------------------------------------
 def address(field: T) -> Pointer[T]:
-    """The address of a field, `address(x.f)`."""
+    """Return the address of a field, `address(x.f)`."""
     raise NotImplementedError
 
 
 def integer(value: object) -> i64:
-    """An address as a number."""
+    """Return an address as a number."""
     raise NotImplementedError
 
 
 def array(kind: type[T], count: int, align: int = 8) -> Pointer[T]:
-    """Memory on the stack, not cleared, until the function returns. One with a number known only when the function
-    runs must not be in a loop."""
+    """Return memory on the stack, not cleared, until the function returns. If the count is only known at run time, it
+    must not be in a loop."""
     raise NotImplementedError
 
 
 def local(kind: type[S]) -> S:
-    """A structure on the stack, not cleared, until the function returns."""
+    """Return a structure on the stack, not cleared, until the function returns."""
     raise NotImplementedError
 
 
 def item(first: S, index: int) -> S:
-    """Structure number `index` of those that lie one behind the other."""
+    """Return structure number `index` of an array of structures."""
     raise NotImplementedError
 
 
@@ -168,7 +168,7 @@ def memset(to: object, value: int, size: int) -> None:
 
 
 def atomic_load(at: Pointer[T], order: str) -> T:
-    """`order`, here and below, is a literal: LLVM's name of the memory ordering."""
+    """Load atomically. `order`, here and below, is a literal: LLVM's name of the memory ordering."""
     raise NotImplementedError
 
 
@@ -177,10 +177,10 @@ def atomic_store(at: Pointer[T], value: T, order: str) -> None:
 
 
 def atomic_add(at: Pointer[T], value: T, order: str) -> T:
-    """Add; the value from before."""
+    """Add, and return the old value."""
     raise NotImplementedError
 
 
 def compare_exchange(at: Pointer[T], old: T, new: T, order: str, failed: str) -> bool:
-    """Write `new` where `old` is; whether it was. `failed`: the ordering where it was not."""
+    """Write `new` if the value is `old`; return whether it was. `failed`: the ordering if it was not."""
     raise NotImplementedError

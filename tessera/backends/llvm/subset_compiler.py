@@ -1,7 +1,7 @@
 """Compiles functions of the native subset (`subset`) into LLVM IR text.
 
-`compile_functions(f, g)` gives a module with these functions and all that they call. Local variables live in memory on
-the stack, which the pass `sroa` makes values of; `and`, `or` and `… if … else …` branch, which `simplifycfg` undoes.
+`compile_functions(f, g)` returns a module with these functions and all that they call. Local variables are memory on
+the stack, which the pass `sroa` turns into values; `and`, `or` and `… if … else …` branch, which `simplifycfg` undoes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tessera.backends.llvm.subset_types import (
 
 
 def compile_functions(*functions: object) -> str:
-    """LLVM IR text of a module with these functions and those that they call. SubsetError tells the line of what is not
-    in the subset."""
+    """Return the LLVM IR text of a module with these functions and those that they call. SubsetError gives the line of
+    anything outside the subset."""
     module = Module()
     for f in functions:
         module.function(f)

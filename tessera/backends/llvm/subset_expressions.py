@@ -49,7 +49,7 @@ _COMPARISONS = {
 
 
 def _column(t: Type | None) -> int:
-    """The column of the tables above: 0 for signed integers, 1 for other integers and addresses, 2 for floating
+    """Return the column of the tables above: 0 for signed integers, 1 for other integers and addresses, 2 for floating
     point."""
     return 1 if not isinstance(t, Scalar) else 2 if t.signed is None else 1 - t.signed
 
@@ -62,7 +62,7 @@ class Module:
         self.lines: dict[str, None] = {}  # in order, each once
 
     def function(self, f: Any) -> Value:
-        """The address of a function, which is compiled later."""
+        """Return the address of a function, which is compiled later."""
         node, how = definition(f), linkage(f)
         place = place_of(f, node)
         if how is None:
@@ -96,7 +96,7 @@ class Module:
 
 
 class Expressions:
-    """One function. `place` follows the statements, for errors."""
+    """Compiles the expressions of one function. `place` follows the statements, for errors."""
 
     def __init__(self, module: Module, function: Any) -> None:
         self.module, self.function = module, function
@@ -131,21 +131,21 @@ class Expressions:
         return f"b{self.numbers}"
 
     def jump(self, *labels: str, condition: str = "") -> None:
-        """Branch, to the first of two where the condition holds."""
+        """Branch; of two labels, to the first one if the condition holds."""
         if not self.ended:
             self.emit(f"br {condition}{', '.join(f'label %{name}' for name in labels)}")
             self.targets.update(labels)
         self.ended = True
 
     def label(self, name: str) -> None:
-        """Begin a block; control goes on to it. What nothing branches to is not written."""
+        """Begin a block, which control falls through to. Code that nothing branches to is not written."""
         self.jump(name)
         if name in self.targets:
             self.lines.append(f"{name}:")
             self.here, self.ended = name, False
 
     def slot(self, kind: str, align: int = 8) -> str:
-        """Address of memory on the stack."""
+        """Return the address of memory on the stack."""
         self.numbers += 1
         self.slots.append(f"  %s{self.numbers} = alloca {kind}, align {align}")
         return f"%s{self.numbers}"
@@ -158,7 +158,7 @@ class Expressions:
         self.store(self.variables[name], value)
 
     def load(self, where: Value) -> Value:
-        """`where`: an address, whose type is that of what lies there; here and in `store`."""
+        """Load; here and in `store`, `where` is an address, and its type is that of the value there."""
         if isinstance(where.type, ArrayOf):
             return Value(PointerTo(where.type.elem), where.text)
         return self.op(f"load {llvm_name(where.type)}, ptr {where.text}", where.type)
@@ -171,7 +171,7 @@ class Expressions:
         self.jump(yes, no, condition=f"{self.operand(value, BOOL)}, ")
 
     def condition(self, node: ast.expr, yes: str, no: str) -> None:
-        """Branch by a condition."""
+        """Branch on a condition."""
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             self.condition(node.operand, no, yes)
         elif isinstance(node, ast.BoolOp):
@@ -187,7 +187,7 @@ class Expressions:
             self.branch(self.expression(node), yes, no)
 
     def joined(self, node: ast.expr, yes: Any, no: Any) -> Value:
-        """The value of `yes()` or `no()`, by a condition."""
+        """Return the value of `yes()` or `no()`, by a condition."""
         then, other, end = self.new_label(), self.new_label(), self.new_label()
         self.condition(node, then, other)
         self.label(then)
@@ -220,7 +220,7 @@ class Expressions:
         return self.of_module(node)
 
     def of_module(self, node: ast.expr) -> Operand:
-        """A constant, function or variable of the module."""
+        """Return a constant, function or variable of the module."""
         found = evaluate(node, self.names)
         if isinstance(found, int | float | bytes):
             return Constant(found)
@@ -243,7 +243,7 @@ class Expressions:
         return self.load(self.place_for(node))
 
     def place_for(self, node: ast.expr) -> Value:
-        """The address of a variable, field or element, with the type of what lies there."""
+        """Return the address of a variable, field or element, with the type of the value there."""
         if isinstance(node, ast.Name) and node.id in self.variables:
             return self.variables[node.id]
         if isinstance(node, ast.Attribute):
@@ -303,7 +303,7 @@ class Expressions:
         return self.op(f"{name} {llvm_name(a.type)} {a.text}, {b.text}", a.type)
 
     def index(self, number: Operand) -> str:
-        """The operand for a number of elements: i64 or u64."""
+        """Return the operand for a number of elements: i64 or u64."""
         value = self.typed(number)
         if llvm_name(value.type) != "i64":
             self.fail(f"an index is i64 or u64, not {name_of(value.type)}")
@@ -358,7 +358,7 @@ class Expressions:
 
     # --- types ---
     def cast(self, t: Type | None, value: Value) -> Value:
-        """Another type for the same address, or for a number that is one."""
+        """Convert an address, or a number that is one, to another type."""
         if llvm_name(t) != "ptr" or llvm_name(value.type) not in ("ptr", "i64"):
             self.fail(f"no cast makes {name_of(t)} of {name_of(value.type)}")
         if llvm_name(value.type) == "i64":
@@ -366,7 +366,7 @@ class Expressions:
         return Value(t, value.text)
 
     def number(self, given: Operand, t: Scalar) -> Value:
-        """A number as one of another type."""
+        """Convert a number to another type."""
         if isinstance(given, Constant):
             return self.converted(given, t)
         source = given.type
@@ -384,14 +384,14 @@ class Expressions:
         return self.op(f"{name} {source.llvm} {given.text} to {t.llvm}", t)
 
     def typed(self, given: Operand) -> Value:
-        """Constants: as bool, i64, f64 or an address."""
+        """Return a value; constants become bool, i64, f64 or an address."""
         if isinstance(given, Value):
             return given
         kinds: dict[str, Type] = {"bool": BOOL, "int": I64, "float": F64}
         return self.converted(given, kinds.get(type(given.value).__name__, ANY))
 
     def unified(self, left: Operand, right: Operand) -> tuple[Value, Value]:
-        """Two operands of one type."""
+        """Return two operands of one type."""
         if isinstance(left, Constant):
             known = isinstance(right, Value)
             left = self.converted(left, right.type) if known else self.typed(left)
@@ -402,12 +402,12 @@ class Expressions:
         return left, right
 
     def operand(self, given: Operand, t: Type | None) -> str:
-        """Type and text; `t` None: of any type."""
+        """Return type and text; `t` None: of any type."""
         value = self.typed(given) if t is None else self.converted(given, t)
         return f"{llvm_name(value.type)} {value.text}"
 
     def converted(self, given: Operand, t: Type | None) -> Value:
-        """A constant as a value of type `t`; other values must be of that type."""
+        """Return a constant as a value of type `t`; other values must be of that type."""
         if isinstance(given, Value):
             if not accepts(t, given.type):
                 self.fail(f"{name_of(given.type)} stands where {name_of(t)} is wanted")

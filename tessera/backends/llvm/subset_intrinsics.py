@@ -1,4 +1,4 @@
-"""Emits the functions that the native subset (`subset`) has by itself: memory on the stack, copies, atomic accesses."""
+"""Emits the built-in functions of the native subset (`subset`): memory on the stack, copies, atomic accesses."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _item(body: Body, args: Args) -> Value:
 
 
 def _memory(name: str, second: Type) -> Callable[[Body, Args], Value]:
-    """memcpy or memset."""
+    """Return the emitter of memcpy or memset."""
     kinds = ".p0.p0.i64" if second == ANY else ".p0.i64"
     wanted = (ANY, second, I64)
 
@@ -87,7 +87,7 @@ def _ordering(body: Body, node: ast.expr) -> str:
 
 
 def _target(body: Body, node: ast.expr) -> tuple[str, Type]:
-    """Address and type of what an atomic access is to."""
+    """Return the address and type of an atomic access."""
     at = body.value(node)
     if not isinstance(at.type, PointerTo) or at.type.elem is None:
         return body.fail(f"an atomic access is to a Pointer, not to {name_of(at.type)}")

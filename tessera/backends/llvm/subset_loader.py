@@ -1,7 +1,7 @@
 """Loads functions of the native subset (`subset`) as machine code of this process.
 
-Where objects are kept, as the disk cache keeps them, only the first process compiles: others import neither the
-compiler nor the modules of the functions, which is why these are given by name.
+If objects are kept, as the disk cache does, only the first process compiles. Others import neither the compiler nor
+the modules of the functions, which is why functions are given by name.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ _keepers: list[Callable[[str, Make], bytes]] = []
 
 
 def keep_objects_by(keeper: Callable[[str, Make], bytes]) -> None:
-    """`keeper(name, make)` gives the object `name`, made now or by an earlier process of this version of tessera."""
+    """Set `keeper(name, make)`, which returns the object `name`, made now or by an earlier process of this version."""
     _keepers[:] = [keeper]
 
 
 def load_functions(name: str, functions: Mapping[str, str], passes: str = PASSES) -> LoadedObject:
-    """Exported functions (name → module) compiled for this machine with all they call. `passes`: see `optimise`."""
+    """Compile exported functions (name → module) for this machine with all they call, and load them. `passes`: see
+    `optimise`."""
     target = replace(host("native"), opt=1)
 
     def make() -> bytes:

@@ -22,7 +22,7 @@ F64 = Scalar("f64", "double", 8, None)
 
 
 class PointerTo(NamedTuple):
-    """`elem` None: of any kind, as `object` and `bytes` are."""
+    """The address of an `elem`; None: of any kind, like `object` and `bytes`."""
 
     elem: Type | None
 
@@ -55,7 +55,7 @@ class Value(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """A number, None or a string of Python, which has no type until it meets one."""
+    """A number, None or a string of Python, which has no type until it is combined with a typed operand."""
 
     value: Any
 
@@ -64,14 +64,14 @@ Operand: TypeAlias = Value | Constant
 
 
 class SubsetError(InternalError):
-    """A function is not of the native subset, or its types do not agree."""
+    """A function is not in the native subset, or its types do not match."""
 
     def __init__(self, place: str, message: str) -> None:
         super().__init__(f"{place}: {message}")
 
 
 def llvm_name(t: Type | None) -> str:
-    """The type of a value in LLVM IR; of no value, `void`."""
+    """Return the LLVM IR type of a value; `void` for no value."""
     if t is None:
         return "void"
     return t.llvm if isinstance(t, Scalar) else "ptr"
@@ -88,7 +88,7 @@ def name_of(t: Type | None) -> str:
 
 
 def accepts(wanted: Type | None, given: Type | None) -> bool:
-    """Whether a value of type `given` may stand where `wanted` is."""
+    """Whether a value of type `given` is accepted where `wanted` is expected."""
     if wanted == given or (wanted == ANY and llvm_name(given) == "ptr"):
         return True
     return isinstance(wanted, type) and isinstance(given, type) and issubclass(given, wanted)
@@ -96,7 +96,7 @@ def accepts(wanted: Type | None, given: Type | None) -> bool:
 
 # --- annotations -----------------------------------------------------------------------------------------------------
 def type_of(node: ast.expr | None, names: Mapping[str, object], place: str) -> Type | None:
-    """The type that an annotation names; `names`: those of its module."""
+    """Return the type that an annotation names; `names`: those of its module."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         node = ast.parse(node.value, mode="eval").body
     if node is None or (isinstance(node, ast.Constant) and node.value is None):
@@ -108,7 +108,7 @@ def type_of(node: ast.expr | None, names: Mapping[str, object], place: str) -> T
 
 
 def as_type(named: object) -> Type | None:
-    """The type that an object of Python stands for; None: for no type."""
+    """Return the type that a Python object stands for; None for no type."""
     kind, of = typing.get_origin(named), typing.get_args(named)
     if kind in (typing.Union, types.UnionType):
         return as_type(of[0])
@@ -133,7 +133,7 @@ def required(t: Type | None, place: str) -> Type:
 
 
 def evaluate(node: ast.expr, names: Mapping[str, object]) -> Any:
-    """The value that Python gives an expression of the module's constants; None where it has none."""
+    """Return the Python value of an expression of the module's constants; None if it has none."""
     try:
         return eval(compile(ast.Expression(node), "<constant>", "eval"), dict(names))
     except (NameError, AttributeError, TypeError, LookupError):
@@ -148,7 +148,7 @@ def signature(node: ast.FunctionDef, names: Mapping[str, object], place: str) ->
 
 # --- structures ------------------------------------------------------------------------------------------------------
 class Layout(NamedTuple):
-    """Field → (offset in bytes, type); bytes of the whole."""
+    """Field → (offset in bytes, type); size in bytes of the whole."""
 
     fields: dict[str, tuple[int, Type]]
     size: int
@@ -156,7 +156,8 @@ class Layout(NamedTuple):
 
 @lru_cache(maxsize=256)
 def layout(struct: type[Struct]) -> Layout:
-    """Fields in order, those of the base class first, each at a multiple of its alignment; the size likewise."""
+    """Lay out fields in order, those of the base class first, each at a multiple of its alignment; pad the size,
+    too."""
     fields: dict[str, tuple[int, Type]] = {}
     at, most = 0, 1
     for base in reversed(struct.__mro__):
@@ -173,7 +174,7 @@ def layout(struct: type[Struct]) -> Layout:
 
 
 def size_of(t: Type) -> int:
-    """Bytes of a value in memory: of a structure, those of its address."""
+    """Return the bytes of a value in memory: for a structure, those of its address."""
     if isinstance(t, ArrayOf):
         return t.length * size_of(t.elem)
     return t.bytes if isinstance(t, Scalar) else 8
@@ -184,7 +185,7 @@ def alignment_of(t: Type) -> int:
 
 
 def offset_of(struct: type[Struct], field: str) -> int:
-    """Bytes from the address of a structure to its field."""
+    """Return the offset in bytes of a structure's field."""
     return layout(struct).fields[field][0]
 
 
@@ -206,11 +207,11 @@ def place_of(function: Any, node: Any) -> str:
 
 
 def linkage(value: object) -> subset.Linkage | None:
-    """How a function is known to LLVM; None for anything else."""
+    """Return how LLVM knows a function; None for anything else."""
     return subset.LINKAGE.get(value) if inspect.isfunction(value) else None
 
 
 def words_of(struct: type[Struct], values: Mapping[str, int]) -> Any:
-    """A ctypes array for a structure whose fields are words of 8 bytes, with these values. KeyError where one lacks."""
+    """Return a ctypes array for a structure of 8-byte words with these values. Raises KeyError if one is missing."""
     names = layout(struct).fields
     return (ctypes.c_uint64 * len(names))(*(values[n] & (1 << 64) - 1 for n in names))
