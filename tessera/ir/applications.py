@@ -1,12 +1,12 @@
-"""Decides about every application of an optimisation: each is asked for, numbered, remembered and blamed here.
+"""Decides about every application of an optimisation: passes ask for each here; it is numbered and recorded.
 
     if apply("prefetch", loop):         # False: switched off, or behind the limit
         ...rewrite the loop...
 
 The names are those of `tessera/config/optimizations.py`. A pass that is an optimisation says so where it is registered
-(`pass_("cse", optimization="cse")`). A `Session` is one attempt to compile a kernel: it knows what is switched off, how
-many applications it may make, and which it made. Applications are numbered through all kernels of a process, in the
-order in which kernels are compiled; an attempt that is given up leaves no gap.
+(`pass_("cse", optimization="cse")`). A `Session` is one attempt to compile a kernel: it knows what is switched off and
+how many applications it may make, and records those it made. Applications are numbered across all kernels of a process,
+in the order in which kernels are compiled; an abandoned attempt leaves no gap.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tessera.ir.core import Module, Op
 
 
 class Declined(Exception):
-    """Why a transformation leaves something as it is: what it assumes does not hold, or cannot be proven."""
+    """The reason why a transformation is not done: its preconditions do not hold, or cannot be proven."""
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """One application: its number in the process, from 1; `what`: the op (or "kernel") that it was applied to."""
+    """One application: its number in the process, from 1, and the op (or "kernel") that it was applied to (`what`)."""
 
     number: int
     name: str
@@ -43,7 +43,7 @@ class Application:
 
 
 class _Numbers:
-    """How many applications were made in sessions that are over."""
+    """The number of applications made in finished sessions."""
 
     made: int = 0
 
@@ -54,8 +54,8 @@ _names = lru_cache(64)(names_in)
 
 
 class Session:
-    """One attempt to compile `kernel`. `disabled`: names that are off beside those of TESSERA_DISABLE; `limit`: how
-    many applications it may make, beside TESSERA_OPT_LIMIT. A context manager."""
+    """One attempt to compile `kernel`, as a context manager. `disabled`: names that are off besides those of
+    TESSERA_DISABLE; `limit`: how many applications it may make, besides TESSERA_OPT_LIMIT."""
 
     def __init__(
         self, kernel: str, disabled: frozenset[str] = frozenset(), limit: int | None = None
@@ -79,7 +79,7 @@ class Session:
         _session.reset(self._token)
 
     def commit(self) -> None:
-        """The attempt was the one that counts: the next session's numbers follow."""
+        """Keep this attempt: the numbers of the next session follow its own."""
         _numbers.made = self.before + len(self.applied)
 
     def is_open(self, name: str) -> bool:
@@ -87,7 +87,7 @@ class Session:
         return name not in self.disabled and (self.limit is None or len(self.applied) < self.limit)
 
     def note(self, name: str, what: str, loc: Loc | None) -> None:
-        """Remember an application."""
+        """Record an application."""
         made = Application(self.before + len(self.applied) + 1, name, self.kernel, what, loc)
         self.applied.append(made)
         if self.prints:
@@ -101,12 +101,12 @@ class Session:
 
 
 def current() -> Session | None:
-    """The attempt that this thread is in; None where a pass is called by itself."""
+    """Return the attempt that this thread is in; None if a pass is called directly."""
     return _session.get()
 
 
 def is_enabled(name: str) -> bool:
-    """Whether an optimisation is not switched off. For estimates; who changes code asks `apply`."""
+    """Whether an optimisation is enabled. This is for estimates; code changes ask `apply`."""
     session = _session.get()
     if session is None:
         return name not in _names(knobs.compilation.disable or "")
@@ -114,14 +114,14 @@ def is_enabled(name: str) -> bool:
 
 
 def may_apply(name: str) -> bool:
-    """Whether the next application would be made; for rewriters that learn afterwards whether they made one, and
-    then call `note_application`."""
+    """Whether the next application would be made. This is for rewriters that know only afterwards whether they made
+    one, and then call `note_application`."""
     session = _session.get()
     return is_enabled(name) if session is None else session.is_open(name)
 
 
 def refuse(name: str) -> bool:
-    """False, and told if applications are: a pass is not run."""
+    """Record that a pass is not run, if applications are recorded; return False."""
     session = _session.get()
     if session is not None:
         session.refuse(name, "pass", None)

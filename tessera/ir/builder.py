@@ -13,7 +13,7 @@ AnyOp = TypeVar("AnyOp", bound=Op)
 
 
 class Builder:
-    """Appends to `block`, or inserts before the op `before` when one is given."""
+    """Appends ops to `block`, or inserts them before the op `before` if one is given."""
 
     __slots__ = ("before", "block", "loc")
 
@@ -52,7 +52,7 @@ class Builder:
 
     @contextmanager
     def at(self, block: Block, before: Op | None = None) -> Generator[Builder]:
-        """Insert elsewhere for a while."""
+        """Insert elsewhere within a `with` block."""
         saved = self.block, self.before
         self.block, self.before = block, before
         try:
@@ -62,7 +62,7 @@ class Builder:
 
     @contextmanager
     def located(self, loc: Loc | None) -> Generator[Builder]:
-        """Give new ops another location for a while; errors raised inside are located there too."""
+        """Give new ops another location within a `with` block; errors raised inside get it, too."""
         saved, self.loc = self.loc, loc
         try:
             if loc is None:

@@ -28,17 +28,17 @@ __all__ = [
 ]  # fmt: skip
 
 OPCODES: dict[str, type[Op]] = {}
-Attributes = dict[str, Any]  # of an op, by name: each is of the type that the op's field declares
+Attributes = dict[str, Any]  # by name; each value has the type that the op's field declares
 
 
 class Effect(enum.Flag):
-    """What an op does beside computing its results. Ops without any may be merged, moved and dropped."""
+    """What an op does besides computing its results. Ops without effects may be merged, moved and removed."""
 
     NONE = 0
     READ = enum.auto()  # reads memory: may not cross a write or a sync
     WRITE = enum.auto()  # writes memory, prints, asserts
     SYNC = enum.auto()  # orders memory between threads
-    ALLOC = enum.auto()  # makes fresh memory: may be dropped, not merged or moved
+    ALLOC = enum.auto()  # allocates memory: may be removed, but not merged or moved
 
 
 Use = tuple["Op", int]
@@ -53,7 +53,7 @@ class Value:
         self.type = type
         self.owner = owner
         self.index = index
-        self.name = name  # of the Python variable it defines: only for people
+        self.name = name  # of the Python variable that it defines; for readers only
         self.uses: dict[Use, None] = {}
 
     @property
@@ -128,7 +128,7 @@ class Op:
         cls.operand_fields, cls.attr_fields, cls.region_fields = map(tuple, groups.values())
         cls._simple = not any(f.optional or f.variadic for f in cls.operand_fields)
         for f in (*cls.operand_fields, *cls.attr_fields, *cls.region_fields):
-            setattr(cls, f.name, accessor(f, cls._simple))  # again where a base had fewer fields
+            setattr(cls, f.name, accessor(f, cls._simple))  # again, in case a base has fewer fields
         if opcode:
             if opcode in OPCODES:
                 raise TypeError(f"opcode {opcode!r} is defined twice")
@@ -147,7 +147,7 @@ class Op:
         self.prev: Op | None = None
         self.next: Op | None = None
         self.parent: Block | None = None
-        self.placed = self.changed = clock.now  # when it was made or moved; or else changed
+        self.placed = self.changed = clock.now  # when made or moved; when changed otherwise
         self.loc = loc
         self.operands: list[Value] = []
         self.segments: tuple[int, ...] | None = None
@@ -190,15 +190,15 @@ class Op:
 
     # --- to be refined by op classes --------------------------------------------------------------------
     def infer(self) -> Sequence[Type]:
-        """Result types from operands, attributes and regions; ops without a rule are given `results=`."""
+        """Return the result types by operands, attributes and regions; ops without a rule are given `results=`."""
         return ()
 
     def verify(self) -> None:
-        """Check what the fields cannot say; raise through `require`."""
+        """Check what the fields cannot express; raise through `require`."""
 
     # --- operands ------------------------------------------------------------------------------------------
     def segment(self, position: int) -> slice:
-        """Where the operands of the field at `position` stand in the flat list."""
+        """Return where the operands of the field at `position` are in the flat list."""
         if self.segments is None:
             return slice(position, position + 1)
         start = sum(self.segments[:position])
@@ -259,7 +259,7 @@ class Op:
             block.parent.changed = clock.now
 
     def touch(self) -> None:
-        """Note that this op changed, and with it what its users must be checked for."""
+        """Record that this op changed, so that its users are verified again."""
         self.changed = clock.now
         for r in self.results:
             for user, _ in r.uses:
@@ -286,7 +286,7 @@ class Op:
         return self.parent.parent if self.parent is not None else None
 
     def is_inside(self, ancestor: Op) -> bool:
-        """Whether this op lies in a region of `ancestor`, at any depth."""
+        """Whether this op is in a region of `ancestor`, at any depth."""
         op = self.parent_op()
         while op is not None and op is not ancestor:
             op = op.parent_op()
@@ -300,7 +300,7 @@ class Op:
             yield from block.walk()
 
     def all_blocks(self) -> list[Block]:
-        """The blocks inside this op, each before those inside it."""
+        """Return the blocks inside this op, each before those inside it."""
         found: list[Block] = []
         for block in self.regions:
             found.append(block)
@@ -309,7 +309,7 @@ class Op:
         return found
 
     def all_effects(self) -> Effect:
-        """The effects of this op and of all ops inside it."""
+        """Return the effects of this op and of all ops inside it."""
         found = self.effects
         for block in self.regions:
             for op in block:
@@ -317,7 +317,7 @@ class Op:
         return found
 
     def clone(self, mapping: dict[Value, Value] | None = None) -> Self:
-        """A detached copy; operands are looked up in `mapping`, which gains the results and block arguments."""
+        """Return a detached copy; operands are looked up in `mapping`, which gains the results and block arguments."""
         mapping = {} if mapping is None else mapping
         new: Self = object.__new__(type(self))
         new.prev = new.next = new.parent = None
@@ -372,7 +372,7 @@ class Block:
     def __iter__(self) -> Iterator[Op]:
         op = self.first
         while op is not None:
-            following = op.next  # so that the body of a loop may erase or move `op`
+            following = op.next  # so that the loop's body may erase or move `op`
             yield op
             op = following
 

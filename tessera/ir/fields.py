@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Clock:
-    """Ticks before each pass. What changes an op notes the time in it, so that only changed ops need be verified."""
+    """Ticks before each pass. Every change of an op records the time, so that only changed ops need to be verified."""
 
     __slots__ = ("now",)
 
@@ -14,7 +14,7 @@ class Clock:
         self.now = 0
 
     def tick(self) -> int:
-        """A time later than all changes so far."""
+        """Advance to a time later than all changes so far, and return it."""
         self.now += 1
         return self.now
 
@@ -50,7 +50,7 @@ def region() -> Any:
 
 
 def accessor(f: Field, simple: bool) -> property:
-    """The property for a field; `simple` when every operand field of the class holds exactly one value."""
+    """Return the property for a field; `simple` if every operand field of the class holds exactly one value."""
     position, name = f.position, f.name
 
     def attribute(op: Any) -> Any:

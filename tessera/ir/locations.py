@@ -1,4 +1,4 @@
-"""Packs the source locations and names of a module, which its text does not have, as plain data, and restores them."""
+"""Packs a module's source locations and names, which its text lacks, as plain data, and restores them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Packed = dict[str, Any]
 
 
 def pack_locations(module: Module) -> Packed:
-    """JSON-able tables: `files` and functions as strings, `places` (one a distinct location, call sites by index), and
-    for each op in order of `walk` its place (-1: none) with the names of its results and block arguments."""
+    """Return JSON-able tables: `files` and functions as strings, `places` (distinct locations, call sites by index),
+    and for each op in order of `walk` its place (-1: none) with the names of its results and block arguments."""
     strings: dict[str, int] = {}
     places: dict[Loc, int] = {}
     rows: list[list[Any]] = []
@@ -44,7 +44,7 @@ def pack_locations(module: Module) -> Packed:
 
 
 def unpack_locations(module: Module, packed: Packed) -> None:
-    """Give the ops and values of a module, printed and parsed again, their locations and names back."""
+    """Restore the locations and names of ops and values of a module that was printed and parsed again."""
     strings = packed["strings"]
     places: list[Loc] = []
     rows: list[tuple[int, int, int, int, int, int, int, int]] = packed["places"]
@@ -63,7 +63,7 @@ def unpack_locations(module: Module, packed: Packed) -> None:
 
 
 def pack_location(loc: Loc | None) -> list[Any] | None:
-    """One location and its call sites as JSON-able lists."""
+    """Return one location and its call sites as JSON-able lists."""
     if loc is None:
         return None
     place = [loc.file, loc.line, loc.col, loc.end_line, loc.end_col, loc.function, loc.first_line]

@@ -12,7 +12,7 @@ from tessera.ir.core import OPCODES, Attributes, Block, Module, Op, Value
 from tessera.ir.types import parse_layout_text, parse_type
 
 _SPACE = re.compile(r"(?:\s|//[^\n]*)*")
-_NAME = re.compile(r"%[\w.]+")  # as Python names: letters of any script
+_NAME = re.compile(r"%[\w.]+")  # like Python names: letters of any script
 _WORD = re.compile(r"[^\W\d][\w.]*")
 _ALIAS = re.compile(r"#\w+")
 _NUMBER = re.compile(r"-?\d+")
@@ -66,14 +66,14 @@ class _Parser:
         return found
 
     def separator(self, closing: str) -> None:
-        """A comma, unless the list ends here."""
+        """Skip a comma, unless the list ends here."""
         self.skip()
         if not self.text.startswith(closing, self.at):
             self.expect(",")
 
     # --- pieces -----------------------------------------------------------------------------------------
     def balanced(self) -> str:
-        """The text of a type or layout: up to a comma, blank or closing bracket outside all brackets."""
+        """Return the text of a type or layout: up to a comma, blank or closing bracket outside all brackets."""
         self.skip()
         depth, start = 0, self.at
         while self.at < len(self.text):
@@ -82,13 +82,13 @@ class _Parser:
                 break
             if c in "<[":
                 depth += 1
-            elif c == "]" or (c == ">" and self.text[self.at - 1] != "-"):  # `->` is no bracket
+            elif c == "]" or (c == ">" and self.text[self.at - 1] != "-"):  # not that of `->`
                 depth -= 1
             self.at += 1
         return self.text[start : self.at]
 
     def read(self, parse: Callable[[str], object]) -> Any:
-        """What `parse` makes of the next type or layout; its ValueError gets line and caret."""
+        """Return the next type or layout as read by `parse`; its ValueError gets line and caret."""
         self.skip()
         start = self.at
         text = self.balanced()
@@ -237,5 +237,5 @@ class _Parser:
 
 
 def parse_module(text: str) -> Module:
-    """The module that `print_module` wrote. IRError with line and caret when the text is not IR."""
+    """Return the module that `print_module` wrote. Raises IRError with line and caret if the text is not IR."""
     return _Parser(text).module()

@@ -1,10 +1,10 @@
-"""Defines passes and the manager that runs a list of them: valid IR in, valid IR out; it verifies, times and prints
-between.
+"""Defines passes and the manager that runs a list of them. A pass turns valid IR into valid IR; the manager verifies,
+times and prints in between.
 
 A pass is a function `fn(module, **options) -> None` registered with `@pass_("name")`; its docstring says what it
 assumes and establishes. A pipeline is a list of passes with bound options, or the text `"canonicalize,licm{a=1}"`.
-A pass that correctness does not need is an *optimization* (ir/applications.py): it can be switched off, and the module
-is verified after each that was applied, so that a fault is found where it was made.
+A pass that is not needed for correctness is an *optimization* (ir/applications.py): it can be switched off, and the
+module is verified after each applied one, so that a fault is found where it was made.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ PassFn = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named transformation; `bind` fixes options. `optimization`: the name under which it is switched off; `counts`:
-    it asks for each application itself, else a run over a module is one."""
+    """A named transformation; `bind` fixes options. `optimization`: the name by which it is switched off; `counts`:
+    it asks for each application itself; otherwise one run over a module is one application."""
 
     name: str
     fn: PassFn
@@ -66,7 +66,7 @@ FORMER_NAMES = {
     "pipeline": "software-pipeline",
     "specialize": "warp-specialize",
 }
-"""What passes were called before. These names still work, with a warning, as do names with underscores for hyphens."""
+"""Former names of passes. They still work, with a warning, as do names with underscores for hyphens."""
 PASS_NAMES = (
     "accelerate", "allocate-shared", "assign-layouts", "async-mma", "barriers", "canonicalize", "check-resources",
     "checks", "coalesce", "cse", "descriptor-to-pointer", "graph-canonicalize", "graph-cse", "graph-drop-roundings",
@@ -75,11 +75,11 @@ PASS_NAMES = (
     "pointer-to-tma", "prefetch", "scalarise-inductions", "select-tensor-maps", "software-pipeline", "split-loops",
     "synchronized", "transpose-buffers", "unroll", "warp-specialize", "while-to-for", "wide-index", "widen-float8",
 )  # fmt: skip
-"""All passes of tessera: PASSES has only those whose modules this process has imported."""
+"""All passes of tessera; PASSES has only those whose modules this process has imported."""
 
 
 def current_name(name: str) -> str:
-    """The name that a pass has today; of no pass, the name itself. DeprecationWarning for a former one."""
+    """Return the current name of a pass, or an unknown name unchanged. DeprecationWarning for a former name."""
     hyphened = name.replace("_", "-")
     now = FORMER_NAMES.get(hyphened, hyphened)
     if name == now or name in PASSES or now not in (*PASSES, *PASS_NAMES):
@@ -89,14 +89,14 @@ def current_name(name: str) -> str:
 
 
 def _no_pass(name: str) -> str:
-    """What is wrong with a name that no pass has."""
+    """Return the error message for a name that no pass has."""
     known = sorted({*PASSES, *PASS_NAMES})
     near = suggestion(name.replace("_", "-"), known)
     return f"no pass {name!r}; {near or 'there are: ' + ', '.join(known)}"
 
 
 def passes_to_print(names: str) -> set[str]:
-    """The passes of `"a,b"`, by the names that they have today. UserWarning for a name that no pass has."""
+    """Return the passes of `"a,b"` by their current names. UserWarning for an unknown name."""
     shown = {current_name(x) for name in names.split(",") if (x := name.strip())}
     for name in sorted(shown - {"all"}):
         if name not in PASSES and name not in PASS_NAMES:
@@ -105,7 +105,7 @@ def passes_to_print(names: str) -> set[str]:
 
 
 def pass_(name: str, optimization: str = "", counts: bool = False) -> Callable[[PassFn], Pass]:
-    """Register a pass under the name that pipelines and dumps use."""
+    """Register a pass by the name that pipelines and dumps use."""
 
     def register(fn: PassFn) -> Pass:
         if name in PASSES:
@@ -120,11 +120,11 @@ def pass_(name: str, optimization: str = "", counts: bool = False) -> Callable[[
 
 @dataclass(slots=True)
 class PassManager:
-    """Runs passes in order. `timings` gets (pass name, seconds); `after` is called after each pass.
+    """Runs passes in order. `timings` collects (pass name, seconds); `after` is called after each pass.
 
-    With `verify` the module is checked before the first pass and after each, else what changed in passes that applied
-    an optimisation; errors say which pass broke it. `print_after`: names of passes with commas in between, or "all"; by
-    default those of TESSERA_PRINT_AFTER.
+    With `verify`, the module is checked before the first pass and after each one; otherwise only changes by passes that
+    applied an optimisation are. Errors name the pass at fault. `print_after`: names of passes separated by commas, or
+    "all"; by default those of TESSERA_PRINT_AFTER.
     """
 
     passes: list[Pass]
@@ -150,8 +150,8 @@ class PassManager:
         return module
 
     def _run(self, p: Pass, module: Module) -> None:
-        """One pass. If it fails what it applied last is to blame, if the verifier refuses its result all that it
-        applied."""
+        """Run one pass. If it fails, its last application is suspected; if the verifier rejects its result, all of its
+        applications are."""
         session, start = current(), clock.tick()
         before = len(session.applied) if session is not None else 0
         try:
@@ -162,7 +162,7 @@ class PassManager:
                 if p.optimization and len(session.applied) == before:
                     session.note(
                         p.optimization, "pass", None
-                    )  # it failed while it looked for a place
+                    )  # it failed before its first application
                 session.suspects = session.applied[before:][-1:]
             raise
         applied = session.applied[before:] if session is not None else []
@@ -186,9 +186,9 @@ _ITEM = re.compile(r"\s*([\w-]+)\s*(?:\{([^}]*)\})?\s*(,|$)")
 
 
 def parse_pipeline(text: str) -> list[Pass]:
-    """`"a,b{x=1,y='t'}"` → passes with options (Python literals) bound.
+    """Return the passes of `"a,b{x=1,y='t'}"`, with options (Python literals) bound.
 
-    KeyError for an unknown name, ValueError for text that is no pipeline.
+    Raises KeyError for an unknown name, ValueError for text that is no pipeline.
     """
     found: list[Pass] = []
     at, more = 0, bool(text.strip())

@@ -1,4 +1,4 @@
-"""Rewrites IR by small rules in tables, over a worklist until nothing changes.
+"""Rewrites IR by small rules in tables, with a worklist, until nothing changes.
 
     RULES = RuleSet()
 
@@ -7,9 +7,9 @@
         '''%x + 0  →  %x'''
         return op.lhs if is_zero(op.rhs) else None
 
-A rule returns None for "no match", a value (or several) to replace the op's results, or the op itself when it was
+A rule returns None for "no match", a value (or several) that replaces the op's results, or the op itself if it was
 changed in place. New ops are made through `rw.emit`, before the op being rewritten; operands are changed through
-`rw.set_operands`. Unused pure ops go on the way. Tables compose with `+`.
+`rw.set_operands`. Unused pure ops are removed on the way. Tables are combined with `+`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RuleFn = Callable[..., "Value | Sequence[Value] | Op | None"]
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """Rules by op class; those of a class are tried in the order in which they were registered."""
+    """Rules by op class; those of a class are tried in order of registration."""
 
     table: dict[type[Op], list[RuleFn]]
 
@@ -52,11 +52,11 @@ def rule(rules: RuleSet, *classes: type[Op]) -> Callable[[RuleFn], RuleFn]:
 
 
 class Rewriter:
-    """Applies a rule set to everything below a module; counts matches in `hits` (rule name → count)."""
+    """Applies a rule set to everything inside a module, and counts matches in `hits` (rule name → count)."""
 
     def __init__(self, rules: RuleSet, optimization: str = ""):
         self.rules = rules.table
-        self.optimization = optimization  # whose applications the matches are
+        self.optimization = optimization  # the optimisation whose applications matches are
         self.builder = Builder()
         self.work: list[Op] = []
         self.queued: set[Op] = set()
@@ -73,7 +73,7 @@ class Rewriter:
         return self.builder.insert(op)
 
     def set_operands(self, op: Op, *args: Value | Sequence[Value] | None) -> None:
-        """`op.set_operands`, and a look at what defined the old ones: it may be unused now."""
+        """Call `op.set_operands`, and revisit what defined the old operands, which may be unused now."""
         old = [v.op for v in op.operands]
         op.set_operands(*args)
         for definer in old:
@@ -81,19 +81,19 @@ class Rewriter:
                 self.push(definer)
 
     def replace_uses(self, old: Value, new: Value) -> None:
-        """`old.replace_all_uses(new)`, and a look at the users."""
+        """Call `old.replace_all_uses(new)`, and revisit the users."""
         for user in old.users():
             self.push(user)
         old.replace_all_uses(new)
 
     def push(self, op: Op) -> None:
-        """Look at an op (again)."""
+        """Visit an op (again)."""
         if op not in self.queued:
             self.queued.add(op)
             self.work.append(op)
 
     def run(self, module: Module) -> bool:
-        """Rewrite until no rule matches; whether anything changed. Unused pure ops go on the way."""
+        """Rewrite until no rule matches; return whether anything changed. Unused pure ops are removed on the way."""
         for op in reversed(list(module.walk())):
             self.push(op)
         changed = False
@@ -147,7 +147,7 @@ class Rewriter:
 
 
 def lies_in(block: Block | None, outer: Block) -> bool:
-    """Whether a block is another one, or in an op inside of it."""
+    """Whether a block is `outer`, or inside an op of it."""
     while block is not None and block is not outer:
         op = block.parent
         block = op.parent if op is not None else None
@@ -155,7 +155,7 @@ def lies_in(block: Block | None, outer: Block) -> bool:
 
 
 def is_dead(op: Op) -> bool:
-    """Whether an op computes nothing that is used and has no effect but reading."""
+    """Whether an op has no used result and no effect but reading."""
     if op.terminator or op.parent_op() is None or any(r.uses for r in op.results):
         return False
     return not op.all_effects() & (Effect.WRITE | Effect.SYNC)

@@ -1,4 +1,4 @@
-"""Prints IR in the one generic grammar that `parse.py` reads back.
+"""Prints IR in the one generic grammar that `parse.py` reads.
 
     module {num_warps=4} {
       func {name="add_kernel"} (%x_ptr: *fp32, %n: i32) {
@@ -7,9 +7,9 @@
         %x: tile<1024xfp32> = load %p, %mask, _
         ...
 
-Operands stand in field order: a missing optional one is `_`, a variadic field is bracketed. Regions follow as
+Operands are in field order: a missing optional one is `_`, a variadic field is bracketed. Regions follow as
 `(args) { ops }`. Names come from the Python variables; equal names get a numeric suffix. Layouts get
-names of their own, in front of the module:
+names of their own, before the module:
 
     #0 = ll<[1024] register=[[128],[256],[512]] lane=[[1],[2],[4],[8],[16]] warp=[[32],[64]]>
     ...
@@ -25,7 +25,7 @@ from tessera.ir.core import Attributes, Block, Module, Op, Value
 
 
 def format_attr(value: Any) -> str:
-    """An attribute as a literal: Python literals, `!type` for types, `@layout` for layouts."""
+    """Return an attribute as a literal: Python literals, `!type` for types, `@layout` for layouts."""
     if isinstance(value, float):
         return (
             f"float({value.hex()!r})"
@@ -49,8 +49,8 @@ _LAYOUT = re.compile(r"\bll<[^<>]*>")
 
 
 class Names:
-    """What values and layouts are called in print. Prints of one function that share it, while passes change the
-    function, differ only in what has changed."""
+    """Printed names of values and layouts. If prints of one function share them while passes change the function,
+    they differ only in what has changed."""
 
     def __init__(self) -> None:
         self.values: dict[Value, str] = {}
@@ -60,7 +60,7 @@ class Names:
 
 class _Printer:
     def __init__(self, locations: bool = False, names: Names | None = None):
-        """Without `names` layouts are spelt out."""
+        """Without `names`, layouts are printed in full."""
         self.layouts = None if names is None else names.layouts
         names = names or Names()
         self.names, self.taken = names.values, names.taken
@@ -132,7 +132,7 @@ class _Printer:
 
 
 def _changed_attrs(op: Op) -> Attributes:
-    """Attributes that differ from their default: the parser fills in the rest."""
+    """Return attributes that differ from their default; the parser adds the others."""
     defaults = {f.name: f.default for f in op.attr_fields}
     return {k: v for k, v in op.attrs.items() if not _same(v, defaults.get(k, ...))}
 
@@ -142,12 +142,12 @@ def _same(value: object, default: object) -> bool:
 
 
 def print_module(module: Module, locations: bool = False, names: Names | None = None) -> str:
-    """The module's text; `locations` adds comments with file, line and column. `names`: of earlier prints."""
+    """Return the module's text; `locations` adds comments with file, line and column; `names`: of earlier prints."""
     return _printed(module, locations, names)[0]
 
 
 def print_with_lines(module: Module) -> tuple[str, dict[Op, int]]:
-    """The module's text, and the line, from 1 on, of each op in it."""
+    """Return the module's text, and the line (from 1) of each op in it."""
     return _printed(module, locations=False)
 
 
@@ -170,7 +170,7 @@ def _printed(
 
 
 def print_op(op: Op) -> str:
-    """One op, for messages and debugging."""
+    """Return one op's text, for messages and debugging."""
     p = _Printer()
     p.op(op, "")
     return "\n".join(p.lines)

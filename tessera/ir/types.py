@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 from tessera.dtypes import dtype, parse_scalar_type, pointer_type
 
-SLOT_ALIGNMENT = 128  # bytes: where buffers of a ring begin
+SLOT_ALIGNMENT = 128  # bytes: alignment of the buffers of a ring
 
 
 class Layout(Protocol):
-    """How a tile lies in registers or shared memory; the IR only compares and prints it."""
+    """How a tile is distributed over registers or shared memory; the IR only compares and prints it."""
 
     def text(self) -> str: ...
     def __hash__(self) -> int: ...
@@ -30,7 +30,7 @@ def _dims(shape: tuple[int, ...], elem: ElementType) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TileType:
-    """An n-dimensional tile of scalars or pointers; `layout` appears on the GPU level only."""
+    """An n-dimensional tile of scalars or pointers; only the GPU level has a `layout`."""
 
     shape: tuple[int, ...]
     elem: Any
@@ -54,7 +54,7 @@ class TileType:
 
 @dataclass(frozen=True, slots=True)
 class SharedType:
-    """A view of shared memory holding a tile (a leading dimension more than `layout` = that many buffers)."""
+    """A view of shared memory that holds a tile; with one dimension more than `layout`, that many buffers."""
 
     shape: tuple[int, ...]
     elem: Any
@@ -66,14 +66,15 @@ class SharedType:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the tile, or of all buffers of a ring."""
+        """Size of the tile in bytes, or of all buffers of a ring."""
         if len(self.shape) > len(self.layout.shape):
             return self.shape[0] * SharedType(self.shape[1:], self.elem, self.layout).slot_bytes
         return prod(self.shape) * self.elem.storage_bytes
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes from one buffer of a ring of such tiles to the next: the TMA unit wants multiples of 128."""
+        """Distance in bytes between the buffers of a ring of such tiles: a multiple of 128, as the TMA unit
+        requires."""
         return -(-self.bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
 
 
@@ -103,12 +104,12 @@ Type = dtype | pointer_type | TileType | SharedType | DescriptorType | TokenType
 
 
 def shape_of(t: object) -> tuple[int, ...]:
-    """The shape of a tile type; () for a scalar."""
+    """Return the shape of a tile type; () for a scalar."""
     return t.shape if isinstance(t, TileType) else ()
 
 
 def elem_of(t: object) -> Any:
-    """The element type of a tile, or the scalar type itself."""
+    """Return the element type of a tile, or the scalar type itself."""
     return t.elem if isinstance(t, TileType) else t
 
 
@@ -116,16 +117,16 @@ scalar_of = elem_of
 
 
 def with_elem(t: Type, elem: ElementType) -> Any:
-    """`t` with another element type; shape and layout stay."""
+    """Return `t` with another element type, and the same shape and layout."""
     return TileType(t.shape, elem, t.layout) if isinstance(t, TileType) else elem
 
 
-# Texts of layouts and of types of other levels are read by who defines them: word before the first "<" → parser.
+# Texts of layouts and of other levels' types are parsed by who defines them: word before the first "<" → parser.
 TEXT_PARSERS: dict[str, Callable[[str], Any]] = {}
 
 
 def parse_type(text: str) -> Any:
-    """The inverse of `type.short`. ValueError when `text` names no type."""
+    """Parse the text of `type.short`. Raises ValueError if `text` names no type."""
     text = text.strip()
     if text == "token":
         return TokenType()
@@ -147,7 +148,7 @@ def parse_type(text: str) -> Any:
 
 
 def _end_of_sizes(dims: str) -> int:
-    """Length of the leading `128x64x`: everything up to the first character that is no digit and no x."""
+    """Return the length of the leading `128x64x`: up to the first character that is neither a digit nor x."""
     return next((i for i, c in enumerate(dims) if not (c.isdigit() or c == "x")), len(dims))
 
 

@@ -16,7 +16,7 @@ def verify(module: Module, since: int = 0) -> None:
 
 
 class _Order:
-    """Which values an op sees. Blocks are numbered when they are first asked about."""
+    """Answers which values an op can use. Blocks are numbered when they are first needed."""
 
     def __init__(self) -> None:
         self.numbers: dict[Block, dict[Op, int]] = {}
@@ -46,7 +46,7 @@ def _verify_op(op: Op, order: _Order, since: int) -> None:
         _verify_itself(op, order)
         since = 0 if op.placed >= since else since
     elif any(block.last is None or block.last.changed >= since for block in op.regions):
-        _verify_itself(op, order)  # what its blocks hand on
+        _verify_itself(op, order)  # what its blocks yield
     for block in op.regions:
         _verify_block(block, order, since)
 
@@ -62,11 +62,11 @@ def _verify_itself(op: Op, order: _Order) -> None:
             "a region must end in a terminator",
         )
     try:
-        op.verify()  # first: it knows why the result types may be wrong
+        op.verify()  # this comes first: it knows why the result types may be wrong
         _verify_results(op)
     except IRError:
         raise
-    except Exception as e:  # the op's rule met operands of a kind it does not foresee
+    except Exception as e:  # the op's rule did not expect operands of this kind
         raise IRError(f"{op.opcode}: malformed ({type(e).__name__}: {e})", loc=op.loc) from e
 
 
@@ -90,7 +90,7 @@ def _verify_results(op: Op) -> None:
         ok = all(i < len(user.operands) and user.operands[i] is r for user, i in r.uses)
         require(ok, op, "use list of a result is broken")
     if type(op).infer is Op.infer:
-        return  # no rule: whoever built the op gave the types
+        return  # no rule: the builder of the op gave the types
     actual, inferred = [r.type for r in op.results], list(op.infer())
     require(
         inferred == actual,
