@@ -25,11 +25,11 @@ __all__ = [
     "EVALUATORS", "Machine", "Memory", "address_of", "evaluate", "extents_of", "failure", "from_words", "run",
 ]  # fmt: skip
 
-_REGISTERED = (arith, effects, roles, tile)  # imported for the meanings they register
+_REGISTERED = (arith, effects, roles, tile)  # importing them registers their evaluators
 
 
 def array_extent(x: Any) -> tuple[int, int] | None:
-    """(first, end) address of the storage behind an array argument; None for raw addresses."""
+    """Return the (first, end) address of the storage behind an array argument; None for raw addresses."""
     if isinstance(x, np.ndarray):
         array = cast("np.ndarray", x)
         while isinstance(inner := array.base, np.ndarray):
@@ -47,7 +47,7 @@ def array_extent(x: Any) -> tuple[int, int] | None:
 
 
 def address_of(x: Any) -> int:
-    """The address a pointer argument stands for."""
+    """Return the address that a pointer argument stands for."""
     if x is None:
         return 0
     if isinstance(x, np.ndarray):
@@ -56,7 +56,7 @@ def address_of(x: Any) -> int:
 
 
 def extents_of(kinds: Sequence[str], args: Sequence[object]) -> list[int]:
-    """The arguments that a checked build has after the others: first and end address of each pointer's storage."""
+    """Return the additional arguments of a checked build: first and end address of each pointer's storage."""
     found: list[int] = []
     for kind, x in zip(kinds, args, strict=True):
         if kind.startswith("*"):

@@ -114,7 +114,7 @@ def mulhi_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         wide = np.int64 if e.signed else np.uint64
         return ((a.astype(wide) * b.astype(wide)) >> wide(e.bits)).astype(carrier(e))
     high = _mulhi_u64(a.astype(np.uint64), b.astype(np.uint64))
-    if e.signed:  # the unsigned product counts 2^64·other too much for each negative factor
+    if e.signed:  # each negative factor makes the unsigned product too large by 2^64·other
         high = high - np.where(a < 0, b.astype(np.uint64), np.uint64(0))
         high = high - np.where(b < 0, a.astype(np.uint64), np.uint64(0))
     return high.astype(carrier(e))
@@ -167,7 +167,7 @@ def fma_(m: Machine, op: Op, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.
 
 
 def _add_to_odd(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a + b in fp64, an inexact sum ending in an odd bit: so rounding it once more gives what one rounding gives."""
+    """Return a + b in fp64, with the last bit set if inexact: rounding again gives the result of a single rounding."""
     s = np.asarray(a + b)
     part = s - a
     error = (a - (s - part)) + (b - part)  # exact (Knuth)
@@ -177,8 +177,8 @@ def _add_to_odd(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def fma_f64(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Exact product and sum as unevaluated pairs, rounded to odd and then once; where that could over- or underflow,
-    one element at a time in rational arithmetic."""
+    """Add exact products and sums as unevaluated pairs, rounded to odd and then once. Where that could over- or
+    underflow, compute one element at a time in rational arithmetic."""
     x, y, z = np.broadcast_arrays(x, y, z)
     p = x * y
     safe = (np.abs(p) < 1e300) & (np.abs(p) > 1e-250) & (np.abs(z) < 1e300)
@@ -194,14 +194,14 @@ def fma_f64(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 
 def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The upper 26 bits of each number, and the rest."""
+    """Return the upper 26 bits of each number, and the rest."""
     scaled = x * 134217729.0
     upper = scaled - (scaled - x)
     return upper, x - upper
 
 
 def _two_sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(s, e): s the rounded sum, s + e the exact one (Knuth)."""
+    """Return (s, e): s is the rounded sum, and s + e the exact one (Knuth)."""
     s = a + b
     part = s - a
     return s, (a - (s - part)) + (b - part)
@@ -257,7 +257,7 @@ _MATH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @evaluate(*MATH_OPS.values())
 def math_(m: Machine, op: Op, x: np.ndarray) -> np.ndarray:
-    # Computed in fp64 and rounded once: the exact value a backend's error bound is measured against.
+    # Compute in fp64 and round once: back ends' error bounds are measured against the exact value.
     return _wrap(op, _MATH[op.opcode](np.asarray(x, np.float64)))
 
 

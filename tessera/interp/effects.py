@@ -65,7 +65,7 @@ _ATOMIC: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 def atomic_rmw_(
     m: Machine, op: memory.AtomicRmwOp, ptr: np.ndarray, value: np.ndarray, *_: object
 ) -> np.ndarray:
-    """Element by element in row-major order: duplicate addresses see one another."""
+    """Update element by element in row-major order: duplicate addresses see one another's updates."""
     elem, mask = elem_of(op.ptr.type).element_ty, m.optional(op, "mask")
     old = np.zeros(np.shape(ptr), carrier(elem))
     combine = _ATOMIC[op.kind]
@@ -92,7 +92,7 @@ def atomic_cas_(
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """What a tensor descriptor is at run time: an address, extents and strides in elements, and the block's extents."""
+    """The run-time value of a tensor descriptor: address, extents and strides in elements, and the block's extents."""
 
     base: int
     shape: tuple[int, ...]
@@ -111,7 +111,7 @@ def make_descriptor_(
 
 
 def block_of(d: Descriptor, offsets: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Addresses of a descriptor's block and the mask of those inside the array."""
+    """Return the addresses of a descriptor's block, and the mask of those inside the array."""
     address, mask = np.asarray(d.base, np.int64), np.asarray(True)
     for axis, (start, extent) in enumerate(zip(offsets, d.block, strict=True)):
         index = int(start) + np.arange(extent, dtype=np.int64)
@@ -145,7 +145,7 @@ def descriptor_store_(
 
 
 def _rows(d: Descriptor, rows: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Addresses of whole rows of a 2-D array from a column on, and the mask of those inside."""
+    """Return the addresses of rows of a 2-D array from a column on, and the mask of those inside it."""
     i = np.asarray(rows, np.int64)[:, None]
     j = int(column) + np.arange(d.block[1], dtype=np.int64)[None, :]
     address = d.base + (i * d.strides[0] + j * d.strides[1]) * d.elem.storage_bytes
@@ -228,7 +228,7 @@ def print_(m: Machine, op: memory.PrintOp, *args: np.ndarray) -> tuple[()]:
 
 
 def _printed(x: np.ndarray, elem: ElementType, hexadecimal: bool) -> str:
-    """A number as C's printf writes it; the bits of one in hexadecimal digits; a pointer."""
+    """Return a number as C's printf writes it, its bits in hexadecimal, or a pointer."""
     if not isinstance(elem, dtype):
         return f"0x{int(x):x}"
     if hexadecimal and not elem.is_bool():
@@ -304,7 +304,7 @@ def local_store_(m: Machine, op: Op, value: np.ndarray, shared: np.ndarray) -> t
 def async_copy_(
     m: Machine, op: gpu.AsyncCopyOp, ptr: np.ndarray, shared: np.ndarray, *_: object
 ) -> None:
-    """Memory is read now; shared memory changes only at the wait, so that a missing wait shows."""
+    """Read memory now, but change shared memory only at the wait, so that a missing wait shows."""
     elem = elem_of(op.ptr.type).element_ty
     value = m.memory.load(ptr, elem, m.optional(op, "mask"), m.optional(op, "other"))
 
@@ -326,7 +326,7 @@ def ping_pong_(m: Machine, op: gpu.PingPongOp) -> tuple[()]:
 
 
 def land_group(group: list[Callable[[], None]]) -> None:
-    """Let the copies of a group land, once."""
+    """Let the copies of a group land, each once."""
     while group:
         group.pop(0)()
 

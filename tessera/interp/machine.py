@@ -1,7 +1,7 @@
-"""Executes IR with NumPy, one program instance after another, which defines what each op means.
+"""Executes IR with NumPy, one program after another, which defines what each op means.
 
 `@evaluate(OpClass)` registers the meaning: a function (machine, op, *operand values) → value, or a tuple of values
-when the op has several results. A machine runs tile IR and gpu IR alike: layouts change nothing but speed.
+if the op has several results. A machine runs tile IR and GPU IR alike, as layouts change nothing but speed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EVALUATORS: dict[type[Op], Evaluator] = {}
 
 
 def evaluate(*classes: type[Op]) -> Callable[[Evaluator], Evaluator]:
-    """Register the NumPy meaning of ops. What is an array here may be a NumPy scalar: these have no axes."""
+    """Register the NumPy meaning of ops. An array may also be a NumPy scalar, which has no axes."""
 
     def register(fn: Evaluator) -> Evaluator:
         for cls in classes:
@@ -34,7 +34,7 @@ def evaluate(*classes: type[Op]) -> Callable[[Evaluator], Evaluator]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A block made ready to run: for each op its meaning, its operands and its results."""
+    """A block prepared for execution: for each op its meaning, its operands and its results."""
 
     args: list[Value]
     steps: list[tuple[Evaluator, Op, list[Value], list[Value]]]
@@ -42,7 +42,7 @@ class Plan:
 
 
 def _plan(block: Block, done: dict[Value, Any] | None = None) -> Plan:
-    """The plan of a block, without the ops whose results are in `done`."""
+    """Return the plan of a block, without the ops whose results are in `done`."""
     steps: list[tuple[Evaluator, Op, list[Value], list[Value]]] = []
     for op in block:
         if op.terminator:
@@ -57,13 +57,13 @@ def _plan(block: Block, done: dict[Value, Any] | None = None) -> Plan:
 
 @dataclass(slots=True)
 class Machine:
-    """State of one launch. `values` holds the current program's SSA values."""
+    """The state of one launch. `values` holds the SSA values of the current program."""
 
     module: Module
     memory: Memory
     grid: tuple[int, int, int]
     program: tuple[int, int, int] = (0, 0, 0)
-    rank: int = 0  # of the CTA that runs, among those of the program
+    rank: int = 0  # of the CTA that runs, within the cluster of the program
     values: dict[Value, Any] = field(default_factory=dict[Value, Any])
     # Values that all programs have in common.
     uniform: dict[Value, Any] = field(default_factory=dict[Value, Any])
@@ -71,10 +71,10 @@ class Machine:
     # Committed, unfinished async copies.
     groups: list[list[Callable[[], None]]] = field(default_factory=list[list[Callable[[], None]]])
     open_group: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
-    barriers: Any = None  # of tensor copies: made by the first op that needs them
+    barriers: Any = None  # mbarriers of tensor copies: made by the first op that needs them
 
     def run_block(self, block: Block, args: Sequence[object]) -> list[Any]:
-        """Execute a block and give its terminator's operand values."""
+        """Execute a block, and return the operand values of its terminator."""
         plan = self.plans.get(block)
         if plan is None:
             plan = self.plans[block] = _plan(block)
@@ -93,7 +93,7 @@ class Machine:
         return [values[v] for v in plan.out]
 
     def compute_uniform(self, kernel: FuncOp, args: Sequence[object]) -> None:
-        """Evaluate once what does not depend on the program: pure ops of arguments and constants."""
+        """Evaluate once what does not depend on the program: pure ops on arguments and constants."""
         self.values = values = dict(zip(kernel.body.args, args, strict=True))
         for op in kernel.body:
             pure = op.effects is Effect.NONE and not op.regions and not op.terminator
@@ -114,12 +114,12 @@ class Machine:
         return error
 
     def at(self, op: Op) -> None:
-        """Tell the memory who accesses it next, and where."""
+        """Tell the race detector which program and line access memory next."""
         if self.memory.races is not None:
             self.memory.races.here = (self.program, op.loc)
 
     def optional(self, op: Op, field_name: str) -> Any:
-        """Value of an optional operand, None when absent."""
+        """Return the value of an optional operand, None if absent."""
         v = getattr(op, field_name)
         return None if v is None else self.values[v]
 
@@ -128,7 +128,7 @@ class Machine:
 
 
 def kernel_of(module: Module) -> FuncOp:
-    """The module's one kernel function."""
+    """Return the only kernel function of the module."""
     for f in module.body:
         if isinstance(f, FuncOp) and f.kernel:
             return f

@@ -1,6 +1,6 @@
-"""Accesses memory for the interpreter: reads and writes vectors of addresses through one view of the address space.
+"""Accesses memory for the interpreter: reads and writes vectors of addresses through a view of the address space.
 
-Accesses are checked against the storages of the kernel's array arguments. A kernel that was given raw addresses,
+Accesses are checked against the storages of the kernel's array arguments. A kernel with raw addresses as arguments,
 or that loads pointers from memory, may reach other storage: then only null is refused.
 """
 
@@ -15,13 +15,13 @@ from tessera.interp.numerics import from_storage, storage, to_storage
 from tessera.interp.races import Races
 from tessera.ir import ElementType
 
-_BASE = 4096  # the first page is never mapped: the window starts behind it
+_BASE = 4096  # the first page is never mapped, so the window starts after it
 
-Kind = type[np.generic] | np.dtype[np.generic]  # of the words that memory is read and written in
+Kind = type[np.generic] | np.dtype[np.generic]  # of the words in which memory is accessed
 
 
 class _Window:
-    """All of the address space as one NumPy array of `width`-byte words."""
+    """The whole address space as one NumPy array of `width`-byte words."""
 
     def __init__(self, kind: Kind):
         width = np.dtype(kind).itemsize
@@ -36,14 +36,14 @@ class Memory:
     """Storages known to the launch: `extents` maps argument names to (first address, end address)."""
 
     extents: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    open: bool = False  # pointers to unknown storage may occur
-    races: Races | None = None  # what looks for races between programs
+    open: bool = False  # whether pointers to unknown storage may occur
+    races: Races | None = None  # the detector of races between programs
     windows: dict[Kind, np.ndarray] = field(default_factory=dict[Kind, np.ndarray])
 
     def _words(
         self, address: np.ndarray, kind: Kind, what: str, mask: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The window of words of a kind and the index of each address in it, checked."""
+        """Return the window of words of a kind, and the index of each address in it, after checking them."""
         width = np.dtype(kind).itemsize
         address = np.asarray(address, np.int64)
         if address.size:
@@ -84,7 +84,7 @@ class Memory:
             )
 
     def _place(self, address: int, width: int) -> str:
-        """An address that is in no storage, in elements of the nearest one."""
+        """Describe an address outside all storages, in elements of the nearest one."""
         if not self.extents:
             return f"address {address:#x}"
         name, (low, high) = min(
@@ -100,7 +100,7 @@ class Memory:
         mask: np.ndarray | None,
         other: np.ndarray | None,
     ) -> np.ndarray:
-        """Values of type `elem` at `address` where `mask`; elsewhere `other`, or 0."""
+        """Load values of type `elem` at `address` where `mask`; elsewhere return `other`, or 0."""
         kind = storage(elem)
         if mask is None or np.all(mask):
             words, index = self._words(address, kind, "load")

@@ -1,7 +1,7 @@
 """Defines how the interpreter represents numbers, and every conversion between element types.
 
-Each dtype has a NumPy carrier: the dtype itself where NumPy has it, float32 for bf16 and the 8-bit floats (whose
-values are always exactly representable there, because every result is rounded back by `settle`). Small floats are
+Each dtype has a NumPy carrier: the dtype itself if NumPy has it, float32 for bf16 and the 8-bit floats (whose
+values it represents exactly, since every result is rounded by `settle`). Small floats are
 encoded through the table of all their values, so that one piece of code serves every format.
 """
 
@@ -30,12 +30,12 @@ CARRIERS: dict[str, type[np.generic]] = {
 
 
 def carrier(t: object) -> type[np.generic]:
-    """NumPy type of values of a scalar type; pointers are int64 addresses."""
+    """Return the NumPy type that carries values of a scalar type; pointers are int64 addresses."""
     return CARRIERS[t.name] if isinstance(t, dtype) else np.int64
 
 
 def storage(t: object) -> type[np.generic]:
-    """NumPy type of the bytes in memory."""
+    """Return the NumPy type of the bytes in memory."""
     if not isinstance(t, dtype):
         return np.int64
     if t is bfloat16:
@@ -45,7 +45,7 @@ def storage(t: object) -> type[np.generic]:
 
 @cache
 def decode_table(t: dtype) -> np.ndarray:
-    """float32 value of each of the 256 codes of an 8-bit float."""
+    """Return the float32 value of each of the 256 codes of an 8-bit float."""
     codes = np.arange(256)
     m, bias = t.mantissa, t.bias
     exponent, fraction = (codes >> m) & ((1 << (7 - m)) - 1), codes & ((1 << m) - 1)
@@ -68,7 +68,7 @@ def decode_table(t: dtype) -> np.ndarray:
 
 
 def encode_fp8(x: np.ndarray, t: dtype, rounding: str = "rtne") -> np.ndarray:
-    """Codes of the nearest values (ties to even), saturating to the largest finite one; NaN stays NaN."""
+    """Return the codes of the nearest values (ties to even), saturating to the largest finite one; NaN stays NaN."""
     finite = decode_table(t)[: t.largest_code + 1]
     a = np.abs(np.asarray(x, np.float64))
     high = np.clip(np.searchsorted(finite, a), 0, len(finite) - 1)
@@ -86,7 +86,7 @@ def encode_fp8(x: np.ndarray, t: dtype, rounding: str = "rtne") -> np.ndarray:
 
 
 def encode_bf16(x: np.ndarray, rounding: str = "rtne") -> np.ndarray:
-    """Upper halves of float32 bits, rounded to nearest even (or toward zero). A NaN keeps sign and payload."""
+    """Return the upper halves of float32 bits, rounded to nearest even or toward zero. A NaN keeps sign and payload."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32).reshape(np.shape(x))
     upper = (bits >> np.uint32(16)).astype(np.uint16)
     if rounding == "rtz":
@@ -104,7 +104,7 @@ def decode_bf16(codes: np.ndarray) -> np.ndarray:
 
 
 def to_storage(x: np.ndarray, t: Type) -> np.ndarray:
-    """Values of type `t` as they lie in memory."""
+    """Return values of type `t` as memory represents them."""
     if t is bfloat16:
         return encode_bf16(x)
     if isinstance(t, dtype) and t.is_fp8():
@@ -113,7 +113,7 @@ def to_storage(x: np.ndarray, t: Type) -> np.ndarray:
 
 
 def from_storage(raw: np.ndarray, t: Type) -> np.ndarray:
-    """The inverse of `to_storage`; a stored int1 is any non-zero byte."""
+    """Invert `to_storage`; any non-zero byte is a true int1."""
     if t is bfloat16:
         return decode_bf16(np.asarray(raw))
     if isinstance(t, dtype) and t.is_fp8():
@@ -132,7 +132,7 @@ def settle(x: np.ndarray, t: Type, rounding: str = "rtne") -> np.ndarray:
 
 
 def _to_int(x: np.ndarray, t: dtype) -> np.ndarray:
-    """Round floats toward zero. They saturate at the width of the conversion (16 bits for 8-bit results); NaN gives
+    """Round floats toward zero. They saturate at the width of the conversion (16 bits for 8-bit results), and NaN gives
     0."""
     bits = max(t.bits, 16)
     low = -(1 << (bits - 1)) if t.signed else 0
@@ -161,7 +161,7 @@ def _truncate(x: np.ndarray, t: dtype) -> np.ndarray:
 def convert(
     x: np.ndarray, source: ElementType, target: ElementType, rounding: str = "rtne"
 ) -> np.ndarray:
-    """The language's cast from `source` to `target` values."""
+    """Cast values from `source` to `target` as the language defines it."""
     x = np.asarray(x)
     if not isinstance(target, dtype) or not isinstance(source, dtype):
         return x != 0 if target is int1 else x.astype(carrier(target))
@@ -177,19 +177,19 @@ def convert(
 
 
 def _to_odd(x: np.ndarray) -> np.ndarray:
-    """float64 toward zero to float32, the last bit set where that is not exact: rounding once more, to fewer bits,
-    then gives what rounding once would."""
+    """Round float64 to float32, with the last bit set if that is inexact: rounding again, to fewer bits, then gives the
+    result of a single rounding."""
     cut = _truncate(x, float32)
     inexact = np.isfinite(x) & (cut.astype(np.float64) != x)
     return (cut.view(np.uint32) | inexact.astype(np.uint32)).view(np.float32)
 
 
 def bits_type(t: ElementType) -> np.dtype[np.generic]:
-    """Unsigned NumPy integer of the width of `t` in memory."""
+    """Return the unsigned NumPy integer type of the width of `t` in memory."""
     return np.dtype(f"u{t.storage_bytes}")
 
 
 def bitcast(x: np.ndarray, source: ElementType, target: ElementType) -> np.ndarray:
-    """The same bits under another type of equal width."""
+    """Reinterpret the bits as another type of equal width."""
     raw = np.ascontiguousarray(to_storage(x, source))
     return from_storage(raw.view(storage(target)).reshape(np.shape(x)), target)

@@ -1,13 +1,13 @@
 """Finds races between programs in checked launches of the interpreter.
 
-Programs of a launch run in any order, at the same time: what one stores another may neither read nor store. The
-interpreter runs them one after another, and remembers of each element who read it first and who stored it last:
+Programs of a launch run in any order and concurrently: what one stores, another may neither read nor store. The
+interpreter runs them one after another, and records for each element who first read it and who last stored it:
 
     total = tl.load(out)         program (1, 0, 0) reads what program (0, 0, 0) has changed: a race
     tl.store(out, total + s)
 
-A store of the value that is there already disturbs nobody. Kernels with atomics, volatile loads or raw pointers order
-their accesses themselves, in ways that are not followed: they are not looked at.
+Storing the value that is already there conflicts with nothing. Kernels with atomics, volatile loads or raw pointers
+order their accesses in ways that are not modelled, so they are not checked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ORDERED = (memory.Atomic, memory.DescriptorStoreOp)
 
 
 def may_race(module: Module) -> bool:
-    """Whether a checked build has nothing by which its programs could order their accesses."""
+    """Whether a module lacks everything by which its programs could order their accesses."""
     return not any(
         isinstance(op, _ORDERED) or (isinstance(op, memory.LoadOp) and op.volatile)
         for op in module.walk()
@@ -35,7 +35,7 @@ def may_race(module: Module) -> bool:
 
 @dataclass(slots=True)
 class _Shadow:
-    """For each byte of a storage events, counted from 1: its first read, its last store, its last change."""
+    """Event numbers, from 1, for each byte of a storage: its first read, its last store, its last change."""
 
     name: str
     read: np.ndarray
@@ -45,7 +45,8 @@ class _Shadow:
 
 @dataclass(slots=True)
 class Races:
-    """`extents`: argument names → (first address, end address). `here`: where the next access is made, and by whom."""
+    """Detects races. `extents`: argument names → (first address, end address); `here`: who makes the next access,
+    where."""
 
     extents: Mapping[str, tuple[int, int]]
     here: tuple[Program, Loc | None] = ((0, 0, 0), None)
@@ -55,14 +56,14 @@ class Races:
     shadows: dict[tuple[int, int], _Shadow] = field(default_factory=dict[tuple[int, int], _Shadow])
 
     def load(self, address: np.ndarray, width: int) -> None:
-        """Addresses that this program reads."""
+        """Record addresses that this program reads."""
         for shadow, at, _ in self._places(address):
             self._refuse(shadow, at, shadow.changed, width, "reads", "has stored")
             new = at[shadow.read[at] == 0]
             shadow.read[new] = self._event()
 
     def store(self, address: np.ndarray, width: int, changes: np.ndarray) -> None:
-        """Addresses that this program writes; `changes`: whether another value stood there."""
+        """Record addresses that this program writes; `changes`: whether the value differs from the old one."""
         for shadow, at, which in self._places(address):
             new = at[changes.reshape(-1)[which]]
             self._refuse(shadow, new, shadow.read, width, "stores", "has read")
@@ -71,7 +72,7 @@ class Races:
             shadow.changed[at[shadow.changed[at] > 0]] = event  # the program's own now, too
 
     def _places(self, address: np.ndarray) -> list[tuple[_Shadow, np.ndarray, np.ndarray]]:
-        """The storages that are accessed, offsets in each, and the elements that these belong to."""
+        """Return the storages that are accessed, the offsets in each, and the elements they belong to."""
         flat = np.asarray(address, np.int64).reshape(-1)
         found: dict[tuple[int, int], tuple[_Shadow, np.ndarray, np.ndarray]] = {}
         for name, (low, high) in self.extents.items():
@@ -93,7 +94,7 @@ class Races:
     def _refuse(
         self, shadow: _Shadow, at: np.ndarray, seen: np.ndarray, width: int, does: str, did: str
     ) -> None:
-        """Raise for the first place that another program has accessed."""
+        """Raise an error for the first address that another program has accessed."""
         program, here = self.here
         for event in map(int, np.unique(seen[at])):
             if not event or self.events[event - 1][0] == program:

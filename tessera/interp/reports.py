@@ -1,6 +1,6 @@
-"""Writes what a checked launch reports about the element where it stopped.
+"""Writes what a checked launch reports about the element at which it stopped.
 
-A report is a row of data (`CheckOp.row`), which compiled code has in its metadata, and the values found there.
+A report is made from a row of data (`CheckOp.row`), which is in the metadata of compiled code, and the values found.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS: dict[str, type[TesseraError]] = {
 def failure(
     row: Mapping[str, Any], program: Sequence[int], index: int, values: Sequence[Sequence[Any]]
 ) -> TesseraError:
-    """The error of a check: `index` counts the elements row by row, `values` has the samples of each value."""
+    """Return the error of a check: `index` counts elements row by row, `values` has the samples of each value."""
     facts = [v[0] for v in values[: len(values) - len(row["labels"])]]
     kind = KINDS[row["kind"]]
     message = row["message"]
@@ -70,7 +70,7 @@ def _shown(found: Sequence[object], shape: Sequence[int]) -> str:
 
 
 def from_words(row: Mapping[str, Any], words: Iterator[int]) -> list[list[Any]]:
-    """The values that compiled code left as 64-bit words, floats as doubles."""
+    """Decode the values that compiled code stored as 64-bit words, floats as doubles."""
     found: list[list[Any]] = []
     for name, count in zip(row["types"], row["counts"], strict=True):
         kind = np.dtype(CARRIERS.get(name, np.int64))

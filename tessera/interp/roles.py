@@ -1,6 +1,6 @@
-"""Defines the meaning of tensor copies, mbarriers and programs of several warp roles, each of which is a Python thread.
+"""Defines the meaning of tensor copies, mbarriers and programs with several warp roles; each role is a Python thread.
 
-A copy reads memory when it starts; shared memory changes only when somebody waits for its barrier, so that a missing
+A copy reads memory when it starts; shared memory changes only when a role waits for its barrier, so that a missing
 wait shows."""
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tessera.interp.machine import Machine, evaluate
 from tessera.interp.numerics import carrier
 from tessera.ops import gpu, mbarrier
 
-PATIENCE = 20.0  # seconds until a wait counts as endless
+PATIENCE = 20.0  # seconds after which a wait is considered endless
 
 
 @dataclass(slots=True)
 class Barrier:
-    """`ended` phases; arrivals and bytes that the running one still wants; copies that land at the next wait."""
+    """An mbarrier: phases ended; arrivals and bytes that the current one lacks; copies that land at the next wait."""
 
     count: int
     arrivals: int
@@ -37,7 +37,7 @@ class Barrier:
 
 
 class Barriers:
-    """All barriers of a program by array and number, and the lock under which they change."""
+    """All mbarriers of a program by array and index, and the lock under which they change."""
 
     def __init__(self) -> None:
         self.table: dict[tuple[int, int], Barrier] = {}
@@ -98,7 +98,7 @@ def mbarrier_arrive_(
 def async_copy_mbarrier_arrive_(
     m: Machine, op: mbarrier.AsyncCopyMbarrierArriveOp, bars: np.ndarray, index: np.ndarray
 ) -> tuple[()]:
-    """The copies so far land when somebody waits for the barrier, if no wait for their group comes first."""
+    """Let earlier copies land when a role waits for the barrier, unless a wait for their group comes first."""
     groups = [*m.groups, m.open_group]
 
     def land() -> None:

@@ -36,7 +36,7 @@ def cta_id_(m: Machine, op: gpu.CtaIdOp) -> np.ndarray:
 
 @evaluate(gpu.NumCtasOp)
 def num_ctas_(m: Machine, op: gpu.NumCtasOp) -> np.ndarray:
-    """One for each program, of which each CTA then runs one."""
+    """Return one CTA for each program, so that each CTA runs one."""
     return np.asarray(np.prod(m.grid), np.int32)
 
 
@@ -48,7 +48,7 @@ def arange_(m: Machine, op: tile.ArangeOp) -> np.ndarray:
 @evaluate(tile.SplatOp)
 def splat_(m: Machine, op: tile.SplatOp, x: np.ndarray) -> np.ndarray:
     shape, x = shape_of(op.result.type), np.asarray(x)
-    # A view, as broadcast_to gives, but faster.
+    # A view, like that of broadcast_to, but faster.
     return np.ndarray(shape, x.dtype, x, 0, (0,) * len(shape))
 
 
@@ -138,7 +138,7 @@ def wgmma_wait_(m: Machine, op: gpu.WgmmaWaitOp, acc: np.ndarray, *held: object)
 
 def _multiply(op: Any, a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np.ndarray:
     e = elem_of(op.acc.type)
-    # One rounding per dot, from fp64 (fp32 products of 16-bit floats are exact there; ints stay ints).
+    # Round once per dot, from fp64 (products of 16-bit floats are exact there; ints stay ints).
     wide = np.int64 if e.is_int() else np.longdouble if e is float64 else np.float64
     return settle(np.matmul(a.astype(wide), b.astype(wide)) + acc.astype(wide), e)
 
