@@ -1,8 +1,8 @@
-"""Lowers `if`, conditional expressions and early `return`: of compile-time conditions one branch is visited, else both.
+"""Lowers `if`, conditional expressions and early `return`. Only one branch of a compile-time condition is visited.
 
-At a run-time `if` the names assigned in either branch are joined: their types must agree, and each becomes a result
-of the `if` op. A `return` inside takes the statements after the `if` along: they are read as the end of each branch
-that does not return, so that both branches end the function and its value is what the `if` op yields.
+At a run-time `if` both branches are visited and the names assigned in either are joined: their types must agree, and
+each becomes a result of the `if` op. If a branch has a `return`, the statements after the `if` are visited as the end
+of the branch that does not return, so that both branches end the function and its value is what the `if` op yields.
 
     if n > 0: return a                 if n > 0: result = a
     b = f(a)                   →       else:     result = f(a)
@@ -43,7 +43,7 @@ _STATIC_CONDITIONS = (bool, int, type(None))
 
 
 def decide(fe: FrontEnd, test: ast.expr) -> bool | Value:
-    """A condition: a Python bool when known at compile time, else an int1 value."""
+    """Return a condition: a Python bool if it is known at compile time, else an int1 value."""
     x = fe.visit(test)
     if isinstance(x, tensor):
         fe.builder.loc = fe.loc(test)
@@ -62,7 +62,7 @@ def decide(fe: FrontEnd, test: ast.expr) -> bool | Value:
 
 @handles(ast.If)
 def visit_if(fe: FrontEnd, node: ast.If) -> Returned | None:
-    """One side if the condition is known, else an IfOp that gives every variable that a side assigns."""
+    """Visit one side if the condition is known, else emit an IfOp that yields every variable assigned on a side."""
     test = decide(fe, node.test)
     if isinstance(test, bool):
         return fe.run(node.body if test else node.orelse)
@@ -99,7 +99,7 @@ def visit_if(fe: FrontEnd, node: ast.If) -> Returned | None:
 
 
 def branch_mismatch(fe: FrontEnd, node: ast.If, name: str, a: object, b: object) -> BranchMismatch:
-    """The error for a name that the branches of `node` leave with different types."""
+    """Return the error for a name to which the branches of `node` give different types."""
     error = BranchMismatch(name=name, then=joined_text(a), orelse=joined_text(b))
     places = [last_assignment(body, name) for body in (node.body, node.orelse)]
     place = places[1] or places[0]
@@ -113,7 +113,7 @@ def branch_mismatch(fe: FrontEnd, node: ast.If, name: str, a: object, b: object)
 
 
 def visit_returning_if(fe: FrontEnd, node: ast.If, rest: Sequence[ast.stmt]) -> Returned | None:
-    """An `if` at function level in which a `return` stands."""
+    """Visit an `if` at function level that contains a `return`."""
     test = decide(fe, node.test)
     if isinstance(test, bool):
         return fe.run([*(node.body if test else node.orelse), *rest])
@@ -131,8 +131,8 @@ def visit_returning_if(fe: FrontEnd, node: ast.If, rest: Sequence[ast.stmt]) -> 
 def join_returns(
     fe: FrontEnd, test: Value, blocks: tuple[Block, Block], outcomes: Sequence[Returned | None]
 ) -> Returned:
-    """Two ways on which the function ends: emit the `if` that yields its value."""
-    if fe.frame.is_kernel:  # a kernel's value goes nowhere
+    """Emit the `if` that yields the function's value, which ends on either side."""
+    if fe.frame.is_kernel:  # a kernel's value is not used
         emit_if(fe, test, blocks, [], [])
         return Returned(None)
     values = [outcome.value if outcome is not None else _FELL_OFF for outcome in outcomes]
@@ -159,7 +159,7 @@ def _unify_returns(
 
 
 def joined_text(x: Any) -> str:
-    """The type with which a value joins another: numbers as the dtype they take."""
+    """Return the type with which a value joins another: of a number, the dtype that it takes."""
     return str(dtype_of_number(x.value)) if is_number(x) else type_text(x)
 
 
@@ -170,7 +170,7 @@ def emit_if(
     pairs: Sequence[tuple[object, object]],
     names: Sequence[str],
 ) -> list[Any]:
-    """Close both blocks, insert the `if` op, and give the joined value of each pair."""
+    """Close both blocks, insert the `if` op, and return the joined value of each pair."""
     yields: tuple[list[Value], list[Value]] = [], []
     labels: list[str] = []
     for (a, b), name in zip(pairs, names, strict=True):
@@ -190,7 +190,7 @@ def emit_if(
 
 @handles(ast.IfExp)
 def visit_conditional(fe: FrontEnd, node: ast.IfExp) -> object:
-    """`a if c else b`: one side if the condition is known, else an IfOp; only the side taken is computed."""
+    """`a if c else b`: visit one side if the condition is known, else emit an IfOp; only the side taken is computed."""
     test = decide(fe, node.test)
     if isinstance(test, bool):
         return fe.visit(node.body if test else node.orelse)

@@ -39,7 +39,7 @@ Special = Callable[[FrontEnd, Sequence[object], Kwargs], object]
 
 
 def arguments(fe: FrontEnd, node: ast.Call) -> tuple[list[object], Kwargs]:
-    """The positional and keyword arguments of a call; `*t` is spread."""
+    """Return the positional and keyword arguments of a call; `*t` is unpacked."""
     args: list[object] = []
     for a in node.args:
         if isinstance(a, ast.Starred):
@@ -70,7 +70,7 @@ def visit_call(fe: FrontEnd, node: ast.Call) -> object:
 
 
 def _argument_node(node: ast.Call, func: Op, name: str) -> ast.expr:
-    """The expression given for the parameter `name`; the whole call if it was not given one."""
+    """Return the expression given for the parameter `name`; the whole call if there is none."""
     receiver = isinstance(func, BoundMethod)
     target = func.function if isinstance(func, BoundMethod) else func
     for k in node.keywords:
@@ -85,7 +85,7 @@ def _argument_node(node: ast.Call, func: Op, name: str) -> ast.expr:
 
 @handles(Application)
 def apply(fe: FrontEnd, call: Application) -> object:
-    """Call a value. What the builder emits is located at its current place."""
+    """Call a value. Emitted ops get the builder's current location."""
     func, args, kwargs = call
     if isinstance(func, BoundMethod):
         func, args = func.function, [func.receiver, *args]
@@ -107,7 +107,7 @@ def apply(fe: FrontEnd, call: Application) -> object:
         raise TypeMismatch(f"a value of type {type_text(func)} cannot be called")
     debuggers = (sys.modules.get(name) for name in ("pdb", "ipdb"))
     if any(func == getattr(d, "set_trace", None) for d in debuggers):
-        return _breakpoint(fe, args, kwargs)  # of the kernel, not of its compilation
+        return _breakpoint(fe, args, kwargs)  # in the kernel, not in its compilation
     if getattr(func, "__triton_builtin__", False):  # another library's: it takes language values
         return wrap(_checked(func, args, kwargs))
     return _call_host(func, args, kwargs)
@@ -142,7 +142,7 @@ def _call_host(func: Callable[..., object], args: Sequence[object], kwargs: Kwar
 
 
 def _call_constexpr(func: Callable[..., object], args: Sequence[object], kwargs: Kwargs) -> object:
-    """Run a compile-time function. It may ask run-time values for their types and shapes, but not compute with them."""
+    """Run a compile-time function. It may use the types and shapes of run-time values, but not compute with them."""
     named = {k: unwrap(v) for k, v in kwargs.items()}
     try:
         return compute(lambda *values: func(*values, **named), *args)
@@ -157,7 +157,7 @@ def _call_constexpr(func: Callable[..., object], args: Sequence[object], kwargs:
 
 
 def unused_result(fe: FrontEnd, node: ast.Call) -> None:
-    """Refuse a call statement of a function whose result must be used."""
+    """Reject a statement that calls a function whose result must be used."""
     func = node.func
     if not isinstance(func, ast.Name | ast.Attribute):
         return
@@ -196,7 +196,7 @@ def _construct_aggregate(fe: FrontEnd, cls: Any, args: Sequence[object], kwargs:
 
 
 def _checked(func: Callable[..., object], args: Sequence[object], kwargs: Kwargs) -> Any:
-    """Run a constructor on language values; its exceptions are the kernel author's."""
+    """Run a constructor on language values; the kernel's author is responsible for its exceptions."""
     try:
         return func(*args, **kwargs)
     except TesseraError:
@@ -299,7 +299,7 @@ def _breakpoint(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> None:
 
 
 def _ordered(pick: Callable[..., object], values: tuple[object, ...]) -> tuple[object, ...]:
-    """Numbers, if Python's order of them is that of the machine."""
+    """Return numbers, if Python orders them as the machine does."""
     for x in values:
         if isinstance(x, float) and (math.isnan(x) or (not x and math.copysign(1, x) < 0)):
             raise TypeMismatch(
@@ -341,7 +341,7 @@ def _tuple(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> tl_tuple:
 
 
 def _range(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> tl_tuple:
-    """Evaluate a `range` outside a `for` (in a comprehension, for instance), which takes compile-time ints only."""
+    """Evaluate a `range` outside a `for`, such as in a comprehension, which takes compile-time ints only."""
     bounds = [_static("a range here", a) for a in args]
     if not 1 <= len(bounds) <= 3 or not all(isinstance(x, int) for x in bounds):
         shown = ", ".join(map(type_text, args))

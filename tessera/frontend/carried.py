@@ -35,7 +35,7 @@ class Carried:
         for name in self.names:
             x = frame.names[name]
             if name not in frame.constant:
-                # A number that arrived in a parameter: the body makes it a variable.
+                # A number passed to a parameter: the body makes it a variable.
                 x = as_variable(fe, fe.decay(x))
             self.initial.append(x)
             inside = flatten(x)
@@ -43,14 +43,14 @@ class Carried:
             self.labels += [name if len(inside) == 1 else f"{name}_{i}" for i in range(len(inside))]
 
     def bind(self, fe: FrontEnd, values: Sequence[Value]) -> None:
-        """Let the names stand for other IR values: block arguments or results."""
+        """Bind the names to other IR values: block arguments or results."""
         source = iter(values)
         fe.frame.names.update(
             (name, rebuild(x, source)) for name, x in zip(self.names, self.initial, strict=True)
         )
 
     def after_body(self, fe: FrontEnd, node: Loop) -> list[Value]:
-        """The IR values at the end of an iteration. LoopCarriedType when a type has changed."""
+        """Return the IR values at the end of an iteration. Raises LoopCarriedType if a type has changed."""
         found: list[Value] = []
         for name, x in zip(self.names, self.initial, strict=True):
             later = as_carried(fe, x, fe.frame.names.get(name))
@@ -75,7 +75,7 @@ def _changed_type(fe: FrontEnd, node: Loop, name: str, x: object, later: object)
 
 
 def _assignment_before(body: Sequence[ast.stmt], loop: Loop, name: str) -> ast.stmt | None:
-    """The last assignment of `name` that stands above the loop in the text."""
+    """Return the last assignment of `name` above the loop in the text."""
     above = [s for s in body if s.lineno < loop.lineno]
     simple: list[ast.stmt] = []
     for s in above:
@@ -89,7 +89,7 @@ def _assignment_before(body: Sequence[ast.stmt], loop: Loop, name: str) -> ast.s
 
 @contextmanager
 def inside_loop(fe: FrontEnd, node: Loop) -> Generator[None]:
-    """The state in which the body of a loop is read."""
+    """Set the state in which a loop's body is visited."""
     frame = fe.frame
     saved = frame.in_loop, frame.kept
     frame.in_loop, frame.kept = True, frozenset(frame.names)
@@ -102,13 +102,13 @@ def inside_loop(fe: FrontEnd, node: Loop) -> Generator[None]:
 
 
 def run_body(fe: FrontEnd, block: Block, node: Loop) -> None:
-    """Read the body into `block`."""
+    """Visit the body, emitting into `block`."""
     with inside_loop(fe, node):
         fe.run_in(block, node.body)
 
 
 def leave(fe: FrontEnd, node: Loop, before: dict[str, Any]) -> None:
-    """Forget the names that only the body defines."""
+    """Forget names that only the body defines."""
     frame = fe.frame
     for name in frame.names.keys() - before.keys():
         frame.lost[name] = f"it is assigned only inside the loop at {fe.loc(node).short()}"
@@ -117,7 +117,7 @@ def leave(fe: FrontEnd, node: Loop, before: dict[str, Any]) -> None:
 
 
 def forget(fe: FrontEnd, node: Loop, kept: Collection[str]) -> None:
-    """Names that only some iterations bind are of no use behind them."""
+    """Forget names that only some iterations bind."""
     names = fe.frame.names
     for name in [n for n in names if n not in kept and n not in HIDDEN]:
         del names[name]

@@ -1,7 +1,7 @@
 """Attaches causes to errors in kernels, in the form that Triton's users know.
 
-The error that reaches the user stands for the whole chain of calls; its `__cause__` is the error of the called
-function, and so on to an exception of Python's, whose text is the message alone.
+The error that reaches the user describes the whole chain of calls. Its `__cause__` is the error of the called
+function, and so on down to a Python exception, whose text is the message alone.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import replace
 
 from tessera.errors import CompilationError, ForbiddenGlobal, Loc, UnknownName
 
-DEEPEST = 16  # calls of which each has an error of its own
+DEEPEST = 16  # calls that get an error of their own
 
 
 class Mistake(ValueError, TypeError, AssertionError):
-    """What an operation raises for wrong operands: Triton's raise one or another of these three."""
+    """The cause for wrong operands of an operation, for which Triton raises one of these three exceptions."""
 
 
 def add_causes(error: CompilationError) -> None:
-    """Set `__cause__`, down to what the kernel's own Python raised, if it did."""
+    """Set `__cause__`, down to the exception that the kernel's own Python raised, if it did."""
     cause: BaseException | None = error.__cause__
     if cause is None:
         kind = NameError if isinstance(error, (UnknownName, ForbiddenGlobal)) else Mistake

@@ -1,4 +1,4 @@
-"""Lowers expressions: Python computes what is known at compile time, the semantics emit ops for the rest."""
+"""Lowers expressions: Python computes what is known at compile time, and the semantics emit ops for the rest."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _REFUSED_ON_TENSORS = {
 
 
 def compute(fn: Callable[..., object], *args: object) -> Any:
-    """What Python computes from compile-time values; its exceptions are the kernel author's."""
+    """Let Python compute with compile-time values; the kernel's author is responsible for its exceptions."""
     try:
         return wrap(fn(*[unwrap(a) for a in args]))
     except TesseraError:
@@ -99,7 +99,7 @@ def visit_sequence(fe: FrontEnd, node: ast.Tuple | ast.List) -> tl_tuple:
 
 
 def spread(fe: FrontEnd, node: ast.Starred) -> list[object]:
-    """The elements of `*t`."""
+    """Return the elements of `*t`."""
     x = fe.visit(node.value)
     if isinstance(x, tl_tuple):
         return list(x.values)
@@ -126,7 +126,7 @@ def visit_fstring(fe: FrontEnd, node: ast.JoinedStr) -> constexpr:
         value = unwrap(x)
         if part.conversion != -1:
             value = {"s": str, "r": repr, "a": ascii}[chr(part.conversion)](value)
-        parts.append(str(value))  # what follows a colon says nothing
+        parts.append(str(value))  # a format after the colon is ignored
     return constexpr("".join(parts))
 
 
@@ -148,7 +148,7 @@ _UNARY_DUNDERS = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 
 
 def _on_aggregates(fe: FrontEnd, symbol: str, lhs: object, rhs: object) -> Any:
-    """The operator as the class of an operand defines it, the left one's first. TypeMismatch if neither does."""
+    """Apply the operator as defined by an operand's class, the left one's first. Raises TypeMismatch if none does."""
     mirrored = _MIRRORED.get(symbol)
     reflected = f"__{_DUNDERS[mirrored]}__" if mirrored else f"__r{_DUNDERS.get(symbol, '')}__"
     tries = ((lhs, f"__{_DUNDERS.get(symbol, '')}__", rhs), (rhs, reflected, lhs))
@@ -167,7 +167,7 @@ def _on_aggregates(fe: FrontEnd, symbol: str, lhs: object, rhs: object) -> Any:
 
 
 def operator_of(x: object, name: str) -> JITCallable | ConstexprFunction | Builtin | None:
-    """The method of this special name that an aggregate's class defines, or None."""
+    """Return the special method of this name that an aggregate's class defines, or None."""
     if not is_aggregate_value(x):
         return None
     method = getattr(class_of(x), name, None)
@@ -225,7 +225,7 @@ def apply_unary(fe: FrontEnd, op: Operator, x: object) -> Any:
 
 @handles(ast.Compare)
 def visit_compare(fe: FrontEnd, node: ast.Compare) -> object:
-    """A comparison; `a < b < c` is `a < b` and `b < c`, with `b` computed once."""
+    """Compare; `a < b < c` is `a < b` and `b < c`, with `b` computed once."""
     lhs = fe.visit(node.left)
     result: object = None
     for op, comparator in zip(node.ops, node.comparators, strict=True):
@@ -268,7 +268,7 @@ def _equal_tuples(fe: FrontEnd, node: ast.Compare, lhs: tl_tuple, rhs: tl_tuple)
 
 
 def _conjunction(fe: FrontEnd, node: ast.Compare, a: object, b: object) -> tensor | constexpr:
-    """`a and b` for the parts of a chained comparison; tiles are combined element by element."""
+    """Combine the parts of a chained comparison by `and`; tiles are combined element by element."""
     if isinstance(a, tensor) or isinstance(b, tensor):
         fe.builder.loc = fe.loc(node)
         return sem_math.binary(fe, "&", a, b)
@@ -277,7 +277,7 @@ def _conjunction(fe: FrontEnd, node: ast.Compare, a: object, b: object) -> tenso
 
 @handles(ast.BoolOp)
 def visit_bool(fe: FrontEnd, node: ast.BoolOp) -> object:
-    """`and`, `or`: compile-time operands decide as in Python, run-time ones are all computed and combined by bits."""
+    """`and`, `or`: compile-time operands decide as in Python; run-time ones are all computed and combined by bits."""
     symbol = "and" if isinstance(node.op, ast.And) else "or"
     left = fe.visit(node.values[0])
     for following in node.values[1:]:
@@ -355,7 +355,7 @@ def visit_comprehension(fe: FrontEnd, node: ast.ListComp) -> tl_tuple:
     outer = frame.names
     results: list[object] = []
     for item in items.values:
-        frame.names = dict(outer)  # the variable is the comprehension's own
+        frame.names = dict(outer)  # the variable belongs to the comprehension
         _bind_item(fe, generator.target, item)
         if all(_keeps(fe, test) for test in generator.ifs):
             results.append(fe.visit(node.elt))

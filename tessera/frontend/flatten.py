@@ -15,7 +15,7 @@ NUMBERS = (bool, int, float)
 
 
 def parts_of(x: object) -> list[Any] | None:
-    """The values that `x` groups: those of a tuple, an aggregate or a descriptor; None if it is a value by itself."""
+    """Return the values that `x` groups: of a tuple, an aggregate or a descriptor; None if it is a single value."""
     if isinstance(x, tl_tuple):
         return x.values
     if isinstance(x, tensor_descriptor):
@@ -24,14 +24,14 @@ def parts_of(x: object) -> list[Any] | None:
 
 
 def with_parts(x: object, parts: Sequence[object]) -> Any:
-    """A group like `x` of other values."""
+    """Return a group like `x` with other values."""
     if isinstance(x, (tl_tuple, tensor_descriptor)):
         return x.rebuild(parts)
     return replace_fields(x, **dict(zip(field_values(x), parts, strict=True)))
 
 
 def same_group(a: object, b: object) -> bool:
-    """Whether two groups are of one kind, with as many values."""
+    """Whether two groups are of one kind and have the same number of values."""
     if isinstance(a, tl_tuple):
         return isinstance(b, tl_tuple) and a.cls is b.cls and len(a) == len(b)
     if isinstance(a, tensor_descriptor):
@@ -40,14 +40,14 @@ def same_group(a: object, b: object) -> bool:
 
 
 def flatten(x: object) -> list[Value]:
-    """The IR values inside a language value, in a fixed order; compile-time parts hold none."""
+    """Return the IR values inside a language value, in a fixed order; compile-time parts have none."""
     if isinstance(x, tensor):
         return [x.handle]
     return [v for part in parts_of(x) or () for v in flatten(part)]
 
 
 def rebuild(x: object, values: Iterator[Value]) -> Any:
-    """A language value like `x` around other IR values, taken from `values`."""
+    """Return a language value like `x` with other IR values, taken from `values`."""
     if isinstance(x, tensor):
         return tensor(next(values), x.type)
     parts = parts_of(x)
@@ -55,7 +55,7 @@ def rebuild(x: object, values: Iterator[Value]) -> Any:
 
 
 def same_type(a: object, b: object) -> bool:
-    """Whether `b` may stand for `a` at run time: equal types, and equal values where known at compile time."""
+    """Whether `b` may replace `a` at run time: equal types, and equal values where known at compile time."""
     if a is b:
         return True
     if isinstance(a, tensor):
@@ -68,7 +68,7 @@ def same_type(a: object, b: object) -> bool:
 
 
 def same_constant(a: object, b: object) -> bool:
-    """Whether two compile-time values are the same; 1, 1.0 and True differ."""
+    """Whether two compile-time values are equal; 1, 1.0 and True differ."""
     if isinstance(a, constexpr) and isinstance(b, constexpr):
         a, b = a.value, b.value
     if is_runtime(a) or is_runtime(b):
@@ -82,7 +82,7 @@ def is_number(x: object) -> bool:
 
 
 def type_text(x: object) -> str:
-    """The type of a value as error messages name it."""
+    """Return the type of a value as error messages name it."""
     if x is None:
         return "None"
     if is_aggregate_value(x):

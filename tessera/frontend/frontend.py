@@ -1,8 +1,8 @@
-"""`FrontEnd` holds the state of lowering one kernel, and walks over its syntax: `visit` lowers a node, `run`
+"""`FrontEnd` holds the state of lowering one kernel, and walks its syntax tree: `visit` lowers a node, `run`
 statements.
 
-The function's tree is interpreted once. Expressions give language values; what is known at compile time is computed
-by Python, what is not becomes IR ops at the builder's insertion point. Calls of jitted functions are inlined: each
+The function's tree is visited once. Expressions become language values: Python computes what is known at compile time,
+the rest becomes IR ops at the builder's insertion point. Calls of jitted functions are inlined: each
 gets a `Frame`, whose `call_site` links the source locations of its nodes to the caller's.
 
 Node handlers live in the modules beside this one and register themselves with `@handles`.
@@ -52,13 +52,13 @@ def handles(*kinds: type[Any]) -> Callable[[Register], Register]:
 
 
 class Returned(NamedTuple):
-    """The outcome of statements that returned (inside a loop: that jumped); of others it is None."""
+    """The outcome of statements that returned (inside a loop: that jumped); of others the outcome is None."""
 
     value: Any
 
 
 class Application(NamedTuple):
-    """A call whose function and arguments are values already."""
+    """A call whose function and arguments have already been evaluated."""
 
     callee: Any
     args: list[Any]
@@ -66,7 +66,7 @@ class Application(NamedTuple):
 
 
 class Jumping(NamedTuple):
-    """An `if` or a loop out of which a jump leads, with the statements that follow it."""
+    """An `if` or a loop that a jump leaves, with the statements that follow it."""
 
     node: ast.If | ast.For | ast.While
     rest: Sequence[ast.stmt]
@@ -80,7 +80,7 @@ class SeparateCall(NamedTuple):
 
 
 class Frame:
-    """One function being read: its variables and where it was called."""
+    """One function being lowered: its variables and its call site."""
 
     __slots__ = (
         "call_site", "caller", "closure", "constant", "depth", "function", "globals", "in_loop", "is_kernel",
@@ -112,13 +112,13 @@ class Frame:
 
 
 class FrontEnd:
-    """Lowers one kernel into `module`. `options` are the launch options, see `lower_kernel`."""
+    """Lowers one kernel into `module`. `options` are the launch options; see `lower_kernel`."""
 
     def __init__(self, module: Module, options: Any):
         self.module = module
         self.options = options
         self.builder = Builder()
-        # Inside a region that back ends evaluate lane by lane: no checks there.
+        # True inside a region that back ends evaluate lane by lane: it must have no checks.
         self.combining = False
         # Specialisations of `noinline` functions, see noinline.py.
         self.functions: dict[Any, Any] = {}
@@ -133,7 +133,7 @@ class FrontEnd:
         return self.frame.source.facts[node]
 
     def warn(self, text: str, category: type[Warning] = UserWarning) -> None:
-        """Warn about the current place in the kernel's source; of an operation written in the language, its call."""
+        """Warn about the current line of the kernel's source; in library code, about the call of the library."""
         frame, loc = self.frame, self.builder.loc
         while frame.function.is_library and frame.caller is not None:
             frame, loc = frame.caller, frame.call_site
@@ -147,7 +147,7 @@ class FrontEnd:
 
     # --- walks --------------------------------------------------------------------------------------------
     def visit(self, node: ast.AST) -> Any:
-        """The value of an expression, or the outcome of a statement. Errors get the innermost node's place."""
+        """Return the value of an expression, or the outcome of a statement. Errors point to the innermost node."""
         try:
             handler = HANDLERS.get(type(node))
             if handler is None:
@@ -176,7 +176,7 @@ class FrontEnd:
         """Visit statements in order up to a jump."""
         for i, s in enumerate(body):
             if isinstance(s, ast.If | ast.For | ast.While) and self.facts(s).jumps:
-                # what follows runs only on the paths that did not jump
+                # what follows only runs on the paths that did not jump
                 with self.loc(s):
                     return HANDLERS[Jumping](self, Jumping(s, body[i + 1 :]))
             outcome = self.visit(s)
@@ -185,7 +185,7 @@ class FrontEnd:
         return None
 
     def run_in(self, block: Block, body: Sequence[ast.stmt]) -> Returned | None:
-        """Visit statements with their ops going into `block`."""
+        """Visit statements, emitting their ops into `block`."""
         builder = self.builder
         saved = builder.block, builder.before
         builder.block, builder.before = block, None
@@ -196,15 +196,15 @@ class FrontEnd:
 
     # --- values -------------------------------------------------------------------------------------------
     def tensor(self, value: Value) -> tensor:
-        """The language value of an IR value."""
+        """Return the language value of an IR value."""
         return tensor_of(value)
 
     def to_tensor(self, x: object) -> tensor:
-        """A tensor or a number as a tensor: numbers get their default dtype."""
+        """Return a tensor or a number as a tensor: numbers get their default dtype."""
         return to_tensor(self, x)
 
     def decay(self, x: object) -> Any:
-        """What a plain assignment binds: numbers become run-time scalars, also inside tuples."""
+        """Return what a plain assignment binds: numbers become run-time scalars, also inside tuples."""
         if is_number(x):
             return to_tensor(self, x)
         if isinstance(x, tl_tuple):
@@ -219,7 +219,7 @@ class FrontEnd:
         return HANDLERS[Application](self, Application(callee, list(args), kwargs or {}))
 
     def inline(self, fn: JITCallable, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
-        """Read the body of a jitted function with its parameters bound; its return value."""
+        """Visit the body of a jitted function with its parameters bound, and return its value."""
         binder = fn.binder
         bound, extra, only = binder.bind(list(args), kwargs)
         names = {name: wrap(value) for name, value in zip(binder.names, bound, strict=True)}
@@ -242,7 +242,8 @@ class FrontEnd:
         return outcome.value if outcome is not None else None
 
     def call_block(self, callee: object, arg_types: Sequence[Type]) -> Block:
-        """A block with arguments of these IR types that yields what `callee` returns for them (a combine region)."""
+        """Return a combine region: a block with arguments of these IR types that yields what `callee` returns for
+        them."""
         block = Block(list(arg_types))
         outer, self.combining = self.combining, True
         with self.builder.at(block):

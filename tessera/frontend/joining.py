@@ -1,7 +1,7 @@
-"""Merges values where control flow joins: what a loop carries for a variable, and one value for those of two branches.
+"""Merges values where control flow joins: the value that a loop carries for a variable, and those of two branches.
 
-A variable keeps its type. Descriptors and block pointers have in their types what their blocks are; where they point,
-extents, strides and padding are values, also those that are known at compile time in one of the blocks that join.
+A variable keeps its type. The type of a descriptor or block pointer includes its block shape. Address,
+extents, strides and padding are values, even if they are compile-time constants in one of the blocks that join.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tessera.language.values import tensor
 
 
 def as_variable(fe: FrontEnd, x: object) -> Any:
-    """What a loop carries for `x`: the numbers that describe arrays inside it become run-time values."""
+    """Return what a loop carries for `x`: numbers inside it that describe arrays become run-time values."""
     if isinstance(x, block_pointer):
         return with_parts(x, [_numbers_as_tensors(fe, part) for part in parts_of(x) or ()])
     if isinstance(x, tensor_descriptor):
@@ -47,13 +47,13 @@ def _numbers_as_tensors(fe: FrontEnd, x: object, wide: bool = True) -> Any:
 
 
 def _decayed(fe: FrontEnd, x: object, wide: bool) -> tensor:
-    """A number as a scalar; `wide`: of a block pointer, whose integers are int64."""
+    """Return a number as a scalar; `wide`: it belongs to a block pointer, whose integers are int64."""
     t = to_tensor(fe, x)
     return fe.tensor(cast_raw(fe, t.handle, int64)) if wide else t
 
 
 def as_carried(fe: FrontEnd, initial: object, later: object, wide: bool = False) -> Any:
-    """`later` with numbers made scalars where the initial value of the variable has such."""
+    """Return `later` with numbers made scalars where the variable's initial value has scalars."""
     if isinstance(initial, tensor):
         return _decayed(fe, later, wide) if is_number(later) else later
     parts = parts_of(initial)
@@ -65,19 +65,19 @@ def as_carried(fe: FrontEnd, initial: object, later: object, wide: bool = False)
 
 
 def decay_in(fe: FrontEnd, x: object, block: Block) -> Any:
-    """`x` with its numbers made tensors by ops at the end of `block`."""
+    """Return `x` with its numbers made tensors by ops at the end of `block`."""
     with fe.builder.at(block):
         return fe.decay(x)
 
 
 def anything_like(fe: FrontEnd, x: object, block: Block) -> Any:
-    """Zeros of the types in `x`: the value of a path that forgot to return one."""
+    """Return zeros of the types in `x`: the value of a path that returns none."""
     with fe.builder.at(block):
         return rebuild(x, iter([zero(fe, v.type) for v in flatten(x)]))
 
 
 def zero(fe: FrontEnd, t: Type) -> Value:
-    """0 of an IR type; a null pointer."""
+    """Return 0 of an IR type, or a null pointer."""
     if isinstance(elem_of(t), pointer_type):
         return cast_raw(fe, const_raw(fe, 0, with_elem(t, int64)), elem_of(t))
     return const_raw(fe, 0, t)
@@ -86,10 +86,10 @@ def zero(fe: FrontEnd, t: Type) -> Value:
 def unify(
     fe: FrontEnd, a: object, b: object, blocks: Sequence[Block], wide: bool = False
 ) -> tuple[Any, Any] | None:
-    """Merge two values, the one computed in the first block, the other in the second, to one type.
+    """Merge two values to one type; the first was computed in the first block, the second in the second.
 
     A number that is merged with another value becomes a tensor of its default dtype, in its own block; nothing else is
-    promoted. None when the types differ. `wide`: numbers of a block pointer, which are int64.
+    promoted. Returns None if the types differ. `wide`: the numbers belong to a block pointer and are int64.
     """
     if same_type(a, b):
         return a, b

@@ -1,10 +1,10 @@
-"""Lowers `break`, `continue` and `return` to flags that are carried like variables, and an `if` around what they skip.
+"""Lowers `break`, `continue` and `return` to flags that are carried like variables, and an `if` around skipped code.
 
-Inside a loop three hidden variables say how control goes on: LIVE (the rest of the body runs), GOING (the loop goes on
-after this iteration) and RETURNED (the function is left, with VALUE). They start as compile-time constants, so jumps
-under compile-time conditions cost nothing; where a run-time `if` joins its branches they become int1 values as any
-variable would. Statements after an `if` out of which one branch jumps are read as the end of the other branch; after an
-`if` with a jump deeper inside they go under `if live`. Each statement is visited once.
+Inside a loop three hidden variables describe control flow: LIVE (the rest of the body runs), GOING (the loop continues
+after this iteration) and RETURNED (the function is left, with VALUE). They start as compile-time constants, so that
+jumps under compile-time conditions cost nothing; where a run-time `if` joins its branches they become int1 values like
+any variable. If one branch of an `if` jumps, the statements after it are visited as the end of the other branch; after
+an `if` with a nested jump they are put under `if live`. Each statement is visited once.
 
     for i in range(n):                     i, going, s = 0, True, 0
         x = load(p + i)                    while going and i < n:
@@ -52,7 +52,7 @@ def is_static(flag: object, value: bool) -> bool:
 
 
 def enter_iteration(fe: FrontEnd) -> None:
-    """The state of the flags where a body of a loop begins."""
+    """Set the flags for the beginning of a loop's body."""
     names = fe.frame.names
     names[LIVE], names[GOING], names[RETURNED] = TRUE, TRUE, FALSE
     names.pop(VALUE, None)
@@ -82,7 +82,7 @@ def visit_return(fe: FrontEnd, node: ast.Return) -> Returned:
 
 @handles(Jumping)
 def visit_jumping(fe: FrontEnd, form: Jumping) -> Returned | None:
-    """An `if` or a loop that may return or leave a loop: what follows it runs on the paths that did not."""
+    """Visit an `if` or a loop that may return or leave a loop: what follows it runs on the paths that did not."""
     node, rest = form
     frame = fe.frame
     if isinstance(node, ast.If):
@@ -106,7 +106,7 @@ def visit_jumping(fe: FrontEnd, form: Jumping) -> Returned | None:
 
 
 def goes_on(body: Sequence[ast.stmt]) -> bool:
-    """Whether control may come to the end of some statements, as far as syntax tells."""
+    """Whether control may reach the end of some statements, as far as syntax tells."""
     last = body[-1] if body else None
     if isinstance(last, ast.If):
         return goes_on(last.body) or goes_on(last.orelse)
@@ -114,8 +114,8 @@ def goes_on(body: Sequence[ast.stmt]) -> bool:
 
 
 def _if_that_may_return(fe: FrontEnd, node: ast.If, rest: Sequence[ast.stmt]) -> Returned | None:
-    """An `if` at function level whose sides may both go on, and may both return: what follows is read once, under
-    `if not returned`, as after a loop."""
+    """Visit an `if` at function level of which both sides may continue and both may return. What follows is visited
+    once, under `if not returned`, as after a loop."""
     frame = fe.frame
     frame.in_loop = True
     enter_iteration(fe)
@@ -168,7 +168,7 @@ def guarded(
     assigned: Sequence[str],
     skipped_ends: bool,
 ) -> None:
-    """Emit `if flag:` around what `visit` reads. `skipped_ends`: so is skipped all up to the loop's end."""
+    """Emit `if flag:` around what `visit` emits. `skipped_ends`: everything up to the loop's end is skipped, too."""
     frame = fe.frame
     loc = fe.builder.loc
     before, inside = frame.names, dict(frame.names)
@@ -180,7 +180,7 @@ def guarded(
     inside, frame.names = frame.names, before
     fe.builder.loc = loc
     for name, untouched in ((LIVE, TRUE), (GOING, TRUE), (RETURNED, FALSE)):
-        if inside[name] is untouched:  # then the flag stays what it was
+        if inside[name] is untouched:  # then the flag keeps its value
             inside[name] = before[name]
     outside = dict(before)
     if inside[LIVE] is not before[LIVE]:
@@ -228,7 +228,7 @@ def _join(
     ended: tuple[bool, bool],
 ) -> None:
     """Close an `if` and bind the names to its results. A side that `ended` runs nothing more of this iteration, so
-    names that are of use only there need no value on it."""
+    names that are only used there need no value on it."""
     names: list[str] = []
     pairs: list[tuple[Any, Any]] = []
     kept = fe.frame.names
@@ -261,7 +261,7 @@ def _filled(
     blocks: tuple[Block, Block],
     ended: tuple[bool, bool],
 ) -> tuple[Any, Any] | None:
-    """The two sides of a name that has no common type: the side that does not matter takes zeros of the other's."""
+    """Return both sides of a name without a common type: the side that does not matter gets zeros of the other type."""
     a, b = values
     both = a is not MISSING and b is not MISSING
     if both and name == VALUE:
@@ -287,12 +287,12 @@ def _filled(
 
 # --- run-time loops that can be left ----------------------------------------------------------------------
 class Leaving:
-    """The extra values that such a loop carries: whether it goes on, whether and what it returned."""
+    """The additional values that such a loop carries: whether it continues, whether it returned, and what."""
 
     __slots__ = ("going", "inits", "returned", "value", "yields")
 
     def __init__(self, fe: FrontEnd, body: Block):
-        """Read the flags at the end of the body, to be called with the builder there."""
+        """Read the flags at the end of the body; the builder must be there."""
         names = fe.frame.names
         self.going: Value = to_tensor(fe, names[GOING]).handle
         self.returned = names[RETURNED]
@@ -304,5 +304,5 @@ class Leaving:
         self.inits: list[Value] = []
 
     def make_inits(self, fe: FrontEnd) -> None:
-        """Values before the first iteration, emitted before the loop."""
+        """Emit the values before the first iteration, in front of the loop."""
         self.inits = [zero(fe, v.type) for v in self.yields]

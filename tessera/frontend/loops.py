@@ -1,8 +1,8 @@
 """Lowers `for` and `while`: unrolled if the range is static, else to loop ops that carry the variables assigned inside.
 
-The names that a body assigns are known from syntax; those that exist before the loop become block arguments, and
-each iteration must leave them with the type they came with. A variable that the body only seems to change is carried
-all the same: the canonicaliser drops what comes back unchanged.
+Syntax gives the names that a body assigns; those that exist before the loop become block arguments, and
+each iteration must keep their types. A variable that the body only seems to change is carried,
+too: the canonicaliser removes values that come back unchanged.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _for_range(fe: FrontEnd, node: ast.For, bound: Sequence[object]) -> None:
 
 
 def _bounds(fe: FrontEnd, bound: Sequence[object]) -> list[Value]:
-    """Start, end and step as scalars of their common integer type."""
+    """Return start, end and step as scalars of their common integer type."""
     lb, ub, step = bound
     if unwrap(ub) is None:
         lb, ub = constexpr(0), lb
@@ -165,7 +165,7 @@ def _bounds(fe: FrontEnd, bound: Sequence[object]) -> list[Value]:
 
 
 def _hints(options: Sequence[object]) -> dict[str, Any]:
-    """Attributes of the loop op from the trailing arguments of `tl.range`."""
+    """Return attributes of the loop op from the trailing arguments of `tl.range`."""
     stages, unroll, no_multi_buffer, flatten_, specialize, no_licm = values = list(
         map(unwrap, options)
     )
@@ -185,7 +185,7 @@ def _hints(options: Sequence[object]) -> dict[str, Any]:
 # --- while ----------------------------------------------------------------------------------------------
 @handles(ast.While)
 def visit_while(fe: FrontEnd, node: ast.While) -> None:
-    """A WhileOp that carries every variable that its body assigns and that has a value before."""
+    """Emit a WhileOp that carries every variable that its body assigns and that has a value before."""
     if node.orelse:
         raise UnsupportedLanguageConstruct(what="`else` of a loop", loc=fe.loc(node.orelse[0]))
     if fe.facts(node).leaves:
@@ -215,7 +215,7 @@ def visit_while(fe: FrontEnd, node: ast.While) -> None:
 
 
 def _while_test(fe: FrontEnd, node: ast.While) -> tuple[Value, bool]:
-    """The condition as an int1 scalar, and whether `tl.condition` asked to leave invariant code alone."""
+    """Return the condition as an int1 scalar, and whether `tl.condition` disables LICM."""
     test: object = node.test
     disable_licm = False
     if isinstance(test, ast.Call) and fe.visit(test.func) is hints.condition:
@@ -239,7 +239,7 @@ def _while_test(fe: FrontEnd, node: ast.While) -> tuple[Value, bool]:
 
 # --- loops with a way out ---------------------------------------------------------------------------------
 class _Counter(NamedTuple):
-    """The variable of a `for` that becomes a `while`, and its range."""
+    """The variable and the range of a `for` that becomes a `while`."""
 
     name: str
     start: Value
@@ -249,14 +249,14 @@ class _Counter(NamedTuple):
     def goes_on(self, fe: FrontEnd, i: Value) -> Value:
         down = isinstance(self.step.owner, ConstOp) and self.step.owner.value < 0
         end, counter = self.end, i
-        if not i.type.signed:  # the comparison of a range is signed
+        if not i.type.signed:  # a range is compared as signed numbers
             signed = parse_scalar_type(i.type.short.replace("u", "i"))
             counter, end = cast(fe, i, signed), cast(fe, end, signed)
         return fe.builder.emit(CmpOp(counter, end, predicate="gt" if down else "lt"))
 
 
 def _loop_to_leave(fe: FrontEnd, node: Loop, counter: _Counter | None) -> None:
-    """A loop that `break` or `return` can end: a while loop that also carries whether it goes on."""
+    """Emit a loop that `break` or `return` can end: a while loop that also carries whether it continues."""
     frame, builder = fe.frame, fe.builder
     builder.loc = loc = fe.loc(node.test if isinstance(node, ast.While) else node)
     before = frame.names
@@ -304,7 +304,7 @@ _TEST = "<test>"
 def _test_to_leave(
     fe: FrontEnd, node: Loop, counter: _Counter | None, args: Sequence[Value]
 ) -> tuple[Value, bool]:
-    """Whether the loop goes on; the condition in the source is evaluated only if nothing has ended the loop."""
+    """Return whether the loop continues; the source's condition is evaluated only if nothing has ended the loop."""
     builder, names = fe.builder, fe.frame.names
     if counter is not None:
         return builder.emit(AndOp(args[1], counter.goes_on(fe, args[0]))), False

@@ -1,7 +1,7 @@
 """`lower_kernel` lowers a jitted function for the types of its arguments to a verified module of tile IR.
 
 Parameters become IR arguments in order: tuples element by element, a tensor descriptor as base pointer, extents (int32)
-and strides (int64). Compile-time parameters and specialised values become constants and take no argument.
+and strides (int64). Compile-time parameters and specialised values become constants, not arguments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Key = TypeVar(
 ArgAttrs = tuple[tuple[str, object], ...]
 
 _DESCRIPTOR = re.compile(r"tensordesc<([\w*]+)\[([\d,\s]*)\](?:,\s*(\w+))?>")
-_RECURSION = 8_000  # Python frames: a statement in inlined calls takes about ten for each call
+_RECURSION = 8_000  # Python frames: a statement in inlined code takes about ten per call
 
 
 def lower_kernel(
@@ -41,11 +41,11 @@ def lower_kernel(
     options: Any,
     name: str | None = None,
 ) -> Module:
-    """Lower `fn` for arguments of these types; the module holds one function, verified, not canonicalised.
+    """Lower `fn` for arguments of these types; the module has one kernel, verified but not canonicalised.
 
     `signature`: parameter → type string, "constexpr", or a tuple of these. `constants`: parameter name or index path →
     value. `attrs`: path → [["tt.divisibility", 16], …]. `options`: the launch options. `name`: symbol of the kernel.
-    Raises CompilationError with the place in the kernel's source.
+    Raises CompilationError with the location in the kernel's source.
     """
     module = Module(
         num_warps=options.num_warps,
@@ -63,7 +63,7 @@ def lower_kernel(
             raise CompilationError(f"the signature has no type for the parameter {param.name!r}")
         names[param.name] = arguments.make(fe, signature[param.name], (i,), param.name)
     fe.frame = Frame(fn, names, None, None)
-    if sys.getrecursionlimit() < _RECURSION:  # not restored: another thread may be lowering too
+    if sys.getrecursionlimit() < _RECURSION:  # not restored: another thread may be lowering, too
         sys.setrecursionlimit(_RECURSION)
     try:
         fe.run(fe.frame.source.node.body)
@@ -81,13 +81,13 @@ def lower_kernel(
 
 
 def target_text(target: object) -> str:
-    """`cuda:90`, `cpu:avx512`: the target as the module names it."""
+    """Return the target as the module names it: `cuda:90`, `cpu:avx512`."""
     backend = getattr(target, "backend", None)
     return f"{backend}:{getattr(target, 'arch', None)}" if backend is not None else str(target)
 
 
 class _Arguments:
-    """Makes the kernel's block arguments and the language values that stand for its parameters."""
+    """Makes the kernel's block arguments and the language values of its parameters."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class _Arguments:
         return (key,) if isinstance(key, int) else tuple(key)
 
     def make(self, fe: FrontEnd, kind: Any, path: Path, name: str) -> object:
-        """The value of the parameter (or tuple element) at `path`."""
+        """Return the value of the parameter (or tuple element) at `path`."""
         if path in self.constants and not isinstance(kind, (tuple, list)):
             return wrap(constexpr(self.constants[path]))
         if isinstance(kind, (tuple, list)):

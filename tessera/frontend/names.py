@@ -50,7 +50,7 @@ def visit_name(fe: FrontEnd, node: ast.Name) -> Any:
 
 
 def _global(name: str, value: object) -> Any:
-    """A captured global, if a kernel may capture it."""
+    """Return a captured global, if a kernel may capture it."""
     if not is_free(value) and not knobs.compilation.allow_non_constexpr_globals:
         if callable(value):
             raise ForbiddenGlobal(
@@ -62,12 +62,12 @@ def _global(name: str, value: object) -> Any:
 
 
 def is_free(value: object) -> bool:
-    """Whether a kernel may capture this global: it cannot change its meaning unnoticed."""
+    """Whether a kernel may capture this global: its meaning cannot change unnoticed."""
     if value is None or isinstance(value, _FREE_KINDS):
         return True
     if isinstance(value, type):
         return is_aggregate(value) or hasattr(value, "_fields") or _is_own(value)
-    # Also free: an autotuner or other wrapper of a jitted function, functions and enum members of the language.
+    # Also allowed: an autotuner or other wrapper of a jitted function, functions and enum members of the language.
     if getattr(value, "__triton_builtin__", False):
         return True
     return isinstance(jitted_under(value), JITCallable) or _is_own(value)
@@ -87,7 +87,7 @@ def visit_attribute(fe: FrontEnd, node: ast.Attribute) -> Any:
 
 
 def attribute(fe: FrontEnd, obj: object, name: str) -> Any:
-    """`obj.name` as a language value. UnknownName when there is none."""
+    """Return `obj.name` as a language value. Raises UnknownName if there is none."""
     if isinstance(obj, constexpr):
         if name == "value":
             return obj
@@ -130,7 +130,7 @@ def _transposed(fe: FrontEnd, x: tensor) -> Any:
 
 
 def _aggregate_member(obj: object, name: str) -> BoundMethod | None:
-    """A method of an aggregate bound to it; None for fields and static members."""
+    """Return a method of an aggregate bound to it; None for fields and static members."""
     for cls in type(obj).__mro__:
         member = cls.__dict__.get(name)
         if member is not None:

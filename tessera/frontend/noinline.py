@@ -25,7 +25,7 @@ from tessera.ops import CallOp, FuncOp, ReturnOp
 
 
 class _Made(NamedTuple):
-    """A function of the module, and its result around its own IR values."""
+    """A function of the module, and its result as a language value around its own IR values."""
 
     name: str
     result: Any
@@ -33,7 +33,7 @@ class _Made(NamedTuple):
 
 @handles(SeparateCall)
 def call_separately(fe: FrontEnd, call: SeparateCall) -> Any:
-    """A CallOp of a function that is lowered once for each combination of argument types and constants."""
+    """Emit a CallOp of a function that is lowered once for each combination of argument types and constants."""
     fn, names = call
     _check_scalars(fn, names)
     loc = fe.builder.loc
@@ -90,7 +90,7 @@ def _make(fe: FrontEnd, fn: JITCallable, names: dict[str, Any]) -> _Made:
 
 
 def _key(x: object) -> Any:
-    """What a specialisation depends on: types of run-time values, compile-time values themselves."""
+    """Return what a specialisation depends on: types of run-time values, and compile-time values themselves."""
     if isinstance(x, tensor):
         return x.type
     parts = parts_of(x)

@@ -1,7 +1,7 @@
-"""Finds what syntax alone says about a function: the positions of its nodes in the file, the names that each block
+"""Finds what syntax alone tells about a function: the locations of its nodes, and the names that each block
 assigns.
 
-Names come before values: a loop or a branch is visited once, with the variables that it carries known beforehand.
+Names are needed before values: a loop or a branch is visited once, when the variables that it carries are known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tessera.language.callable import JITCallable
 
 
 class Jumps(Flag):
-    """The statements by which control leaves a place early."""
+    """The statements by which control leaves a block early."""
 
     NONE = 0
     CONTINUE = 1
@@ -25,10 +25,10 @@ class Jumps(Flag):
 
 
 class BlockFacts:
-    """Collects what stands inside an `if`, `for`, `while` or `with`: names that are assigned, in order, and jumps.
+    """Facts about an `if`, `for`, `while` or `with`: the names that it assigns, in order, and its jumps.
 
-    `inner`: jumps inside that concern the block itself (those of nested loops are theirs); `jumps`: those that leave
-    it, which for a loop are only its returns.
+    `inner`: jumps inside that concern the block itself (those of nested loops belong to these); `jumps`: those that
+    leave it, which for a loop are only its returns.
     """
 
     __slots__ = ("assigned", "inner", "jumps")
@@ -62,14 +62,14 @@ class FunctionSource:
         self._collect(self.node.body, {})
 
     def loc(self, node: Any, call_site: Loc | None) -> Loc:
-        """The span of a node in its file."""
+        """Return the span of a node in its file."""
         line: int
         col: int
         end_line: int
         end_col: int
         line, col = node.lineno, node.col_offset
         end_line, end_col = node.end_lineno, node.end_col_offset
-        if not self._ascii:  # the parser counts bytes, people count characters
+        if not self._ascii:  # the parser counts bytes, but columns count characters
             col, end_col = self._characters(line, col), self._characters(end_line, end_col)
         above = self.def_line - 1
         return Loc(
@@ -81,7 +81,7 @@ class FunctionSource:
 
     # --- names ------------------------------------------------------------------------------------------
     def _collect(self, body: Sequence[ast.stmt], names: dict[str, None]) -> Jumps:
-        """Add the names that `body` assigns to `names`; the jumps out of it."""
+        """Add the names that `body` assigns to `names`. Return the jumps out of it."""
         jumps = Jumps.NONE
         for s in body:
             if isinstance(s, ast.If | ast.For | ast.While):
@@ -110,7 +110,7 @@ class FunctionSource:
         return jumps
 
     def assigned_in(self, body: Sequence[ast.stmt]) -> list[str]:
-        """The names that some statements of the function assign, in order."""
+        """Return the names that some statements of the function assign, in order."""
         names: dict[str, None] = {}
         for s in body:
             if isinstance(s, ast.If | ast.For | ast.While):
@@ -130,7 +130,7 @@ _JUMPS: dict[type[ast.stmt], Jumps] = {
 
 
 def assigned_names(s: ast.stmt) -> Iterator[str]:
-    """The names that one simple statement assigns."""
+    """Yield the names that one simple statement assigns."""
     if isinstance(s, ast.Assign):
         for target in s.targets:
             yield from target_names(target)
@@ -157,7 +157,7 @@ def walrus_names(node: ast.AST) -> Iterator[str]:
 
 
 def last_assignment(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
-    """The last simple statement in `body`, at any depth, that assigns `name`: where an error points."""
+    """Return the last simple statement in `body`, at any depth, that assigns `name`, for error messages."""
     found: ast.stmt | None = None
     for s in body:
         if isinstance(s, ast.If | ast.For | ast.While):
@@ -170,7 +170,7 @@ def last_assignment(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
 
 
 def source_of(fn: JITCallable) -> FunctionSource:
-    """The parsed source of a function, from the cache that hangs on its text."""
+    """Return the parsed source of a function, cached with its text."""
     text = fn.source
     if not isinstance(text.derived, FunctionSource):
         text.derived = FunctionSource(fn)

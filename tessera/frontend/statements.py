@@ -1,4 +1,4 @@
-"""Lowers statements that bind names or do nothing: assignments, expressions, assertions; and refuses the others."""
+"""Lowers statements that bind names or do nothing: assignments, expressions, assertions; rejects the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tessera.language.values import tuple as tl_tuple
 
 # --- binding names --------------------------------------------------------------------------------------
 def bind(fe: FrontEnd, name: str, value: object) -> None:
-    """Bind a name, and name the IR values after it for the reader of the IR."""
+    """Bind a name, and give it to the IR values for readers of the IR."""
     fe.frame.names[name] = value
     if isinstance(value, tensor):
         if not value.handle.name:
@@ -31,7 +31,7 @@ def bind(fe: FrontEnd, name: str, value: object) -> None:
 
 
 def assign(fe: FrontEnd, target: ast.expr, value: object) -> None:
-    """`target = value`, the value being what is to be bound already; tuples are unpacked."""
+    """`target = value`, for a value that is already as it should be bound; tuples are unpacked."""
     if isinstance(target, ast.Name):
         bind(fe, target.id, value)
     elif isinstance(target, ast.Tuple | ast.List):
@@ -82,7 +82,7 @@ def _assign_attribute(fe: FrontEnd, target: ast.Attribute, value: object) -> Non
 
 
 def _decayed(fe: FrontEnd, target: ast.expr, value: object, node: ast.stmt | ast.expr) -> Any:
-    """What an assignment without annotation binds: numbers become tensors, but for names declared constexpr."""
+    """Return what an assignment without annotation binds: numbers become tensors, except for declared constexprs."""
     if isinstance(target, ast.Attribute):
         return value
     if isinstance(target, ast.Name) and fe.frame.constant.get(target.id) is _DECLARED:
@@ -99,7 +99,7 @@ def _decayed(fe: FrontEnd, target: ast.expr, value: object, node: ast.stmt | ast
 
 
 def _check_assignable(fe: FrontEnd, value: object, node: ast.stmt | ast.expr) -> None:
-    """Variables hold numbers, values of the language, dtypes and None; anything else only as a constexpr."""
+    """Reject values other than numbers, language values, dtypes and None, which only a constexpr may hold."""
     if isinstance(value, tl_tuple):
         for v in value.values:
             _check_assignable(fe, v, node)
@@ -200,7 +200,7 @@ def visit_assert(fe: FrontEnd, node: ast.Assert) -> None:
 
 @handles(ast.With)
 def visit_with(fe: FrontEnd, node: ast.With) -> None:
-    """Operations that give a context manager, a profiler's scopes for instance: entered and left as it is read."""
+    """Enter and leave operations that return a context manager, such as a profiler's scopes, as the body is visited."""
     if fe.facts(node).jumps:
         raise UnsupportedLanguageConstruct(
             "Cannot have `return`, `break` or `continue` statements inside `with` statements in a kernel"

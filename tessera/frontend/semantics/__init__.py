@@ -1,7 +1,7 @@
 # pyright: reportUnusedImport=false
 """The semantics implement the operations of the language: each emits tile IR and is registered when it is imported.
 
-Nothing here knows syntax: statements and expressions (the modules around this package) call what is registered.
+This package knows no syntax: statements and expressions (the modules around it) call what is registered here.
 """
 
 from tessera.frontend.semantics import (  # noqa: F401  implementations register themselves

@@ -1,7 +1,7 @@
 """Lowers block pointers, which the IR does not have, to pointer arithmetic and masks.
 
 A block pointer is an aggregate of scalars, so loops carry it like any other group of values. Extents and strides known
-at compile time become run-time values where another block pointer may take its place (`joining.py`). The address of
+at compile time become run-time values where different block pointers join (`joining.py`). The address of
 element (i, j) is base + (offsets[0] + i)·strides[0] + (offsets[1] + j)·strides[1]; a checked dimension adds the mask
 0 <= offsets[d] + i < shape[d].
 """
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def _scalars(fe: FrontEnd, xs: object, argument: str) -> list[Any]:
-    """Integers of the array's description: run-time ones as int64 tensors, compile-time ones as they are."""
+    """Return integers of the array's description: run-time ones as int64 tensors, compile-time ones as they are."""
     found: list[object] = []
     for x in sequence(xs):
         o = operand_of(x)
@@ -89,7 +89,7 @@ def make_block_ptr_impl(
 
 
 def _tensors(fe: FrontEnd, offsets: object) -> list[tensor]:
-    """Offsets change from iteration to iteration: they are always run-time int64 scalars."""
+    """Return offsets as run-time int64 scalars, as they change between iterations."""
     return [wrap(fit(fe, operand_of(x), int64, ())) for x in _scalars(fe, offsets, "offsets")]
 
 
@@ -115,7 +115,7 @@ def advance_impl(fe: FrontEnd, base: Any, offsets: Any) -> Any:
 
 
 def _along(fe: FrontEnd, d: int, dims: tuple[int, ...]) -> Value:
-    """0, 1, … along dimension d, extent 1 along the others."""
+    """Return 0, 1, … along dimension d, with extent 1 along the others."""
     v = fe.builder.emit(ArangeOp(start=0, end=dims[d]))
     for axis in range(len(dims)):
         if axis != d:
@@ -161,7 +161,7 @@ def _bounds(fe: FrontEnd, p: block_pointer, checked: object, dims: tuple[int, ..
 def load_block(
     fe: FrontEnd, p: block_pointer, checked: object, padding: str, how: Attributes
 ) -> Value:
-    """The block; outside the checked bounds 0, or NaN for padding "nan"."""
+    """Load the block; outside the checked bounds 0, or NaN for padding "nan"."""
     dims: tuple[int, ...] = p.block_shape.value
     e = p.base.type.element_ty
     mask = _bounds(fe, p, checked, dims)

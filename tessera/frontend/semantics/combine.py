@@ -1,4 +1,4 @@
-"""Implements reduce, scan, histogram, gather, and the dtype rules of the reductions of the library."""
+"""Implements reduce, scan, histogram, gather, and the dtype rules of the library's reductions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _SIGNED = {d.bits: d for d in SIGNED_INTS}
 
 # --- reduce and scan ---------------------------------------------------------------------------------------
 def _inputs(fe: FrontEnd, input: object) -> tuple[list[Value], bool]:
-    """The tiles to combine, and whether the result is a tuple too."""
+    """Return the tiles to combine, and whether the result is a tuple, too."""
     is_tuple = isinstance(input, tl_tuple)
     values = [to_value(fe, operand_of(x)) for x in (input.values if is_tuple else [input])]
     if not values:
@@ -78,7 +78,7 @@ def _combine_block(
 def reduce(
     fe: FrontEnd, values: list[Value], axis: int | None, combine_fn: object, keep_dims: bool
 ) -> list[Value]:
-    """Each of the reduced values; `axis` None combines all elements."""
+    """Return each of the reduced values; `axis` None combines all elements."""
     rank = len(shape(values[0]))
     if rank == 0:
         raise ShapeMismatch("reduce() takes tiles, got a scalar")

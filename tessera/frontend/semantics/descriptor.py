@@ -1,4 +1,4 @@
-"""Implements tensor descriptors: making them, loads, stores and atomics of blocks."""
+"""Implements tensor descriptors: their creation, and loads, stores and atomics of blocks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from tessera.ops import (
 if TYPE_CHECKING:
     from tessera.frontend.frontend import FrontEnd
 
-DROPPED_BITS = 13  # of the mantissa of an fp32 number that tf32 does not hold
+DROPPED_BITS = 13  # of the mantissa of an fp32 number that tf32 lacks
 INFINITE = 0x7F800000  # the exponent of infinities and NaNs
 _INTS = ("uint32", "int32", "uint64", "int64")
 _ATOMICS = {
@@ -95,7 +95,7 @@ def make_tensor_descriptor_impl(
 
 
 def _made(fe: FrontEnd, desc: tensor_descriptor, nans: bool) -> Value:
-    """The IR value of a descriptor whose padding is known; made here if control flow brought its parts."""
+    """Return the IR value of a descriptor whose padding is known; make it here if control flow carries its parts."""
     if desc.handle is not None:
         return desc.handle
     sizes = [n.handle for n in desc.shape.values]
@@ -111,18 +111,18 @@ def _made(fe: FrontEnd, desc: tensor_descriptor, nans: bool) -> Value:
 
 
 def _written(fe: FrontEnd, desc: tensor_descriptor) -> Value:
-    """The IR value of a descriptor for an op that needs no padding."""
+    """Return the IR value of a descriptor for an op that needs no padding."""
     return _made(fe, desc, False)
 
 
 def _read(fe: FrontEnd, desc: tensor_descriptor, read: Callable[[Value], Op]) -> tensor:
-    """What the op that `read` makes gives, rounded if the descriptor says so."""
+    """Return the result of the op that `read` makes, rounded if the descriptor demands it."""
     found = _read_block(fe, desc, read)
     return wrap(_round_to_tf32(fe, found)) if desc.type.rounds else wrap(found)
 
 
 def _round_to_tf32(fe: FrontEnd, x: Value) -> Value:
-    """fp32 numbers with 10 bits of mantissa, the nearest, ties to even; what is not finite stays."""
+    """Round fp32 numbers to 10 bits of mantissa, to nearest even; infinities and NaNs stay."""
     emit, bits_type = fe.builder.emit, with_elem(x.type, int32)
 
     def number(value: int) -> Value:
@@ -138,7 +138,7 @@ def _round_to_tf32(fe: FrontEnd, x: Value) -> Value:
 
 
 def _read_block(fe: FrontEnd, desc: tensor_descriptor, read: Callable[[Value], Op]) -> Value:
-    """What the op that `read` makes gives; of a padding that the program decides on, under an `if`."""
+    """Return the result of the op that `read` makes, under an `if` when the program decides on the padding."""
     if isinstance(desc.nans, constexpr):
         return fe.builder.emit(read(_made(fe, desc, desc.nans.value)))
     blocks = Block(), Block()
@@ -223,7 +223,7 @@ def load_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: object) -> ten
 
 
 def _block(fe: FrontEnd, desc: tensor_descriptor, value: object, exact: bool) -> Value:
-    """The value to store, in the block's shape and dtype; `exact` forbids a cast."""
+    """Return the value to store, in the block's shape and dtype; `exact` forbids a cast."""
     o = operand_of(value)
     dims = desc.block_type.shape
     if isinstance(o, Value) and shape(o) not in ((), dims):
@@ -246,7 +246,7 @@ def store_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: object, value
 
 
 def _rows(fe: FrontEnd, desc: object, x_offsets: object, y_offset: object) -> tuple[Value, Value]:
-    """The rows (1-D int32) and the first column of a gather or scatter."""
+    """Return the rows (1-D int32) and the first column of a gather or scatter."""
     if not isinstance(desc, tensor_descriptor):
         raise TypeMismatch(f"expected a tensor descriptor, got {desc}")
     dims, bits = desc.block_type.shape, desc.dtype.bits

@@ -78,7 +78,7 @@ def dot(
     max_imprecise: int | None = None,
     out_dtype: dtype | None = None,
 ) -> Value:
-    """a[.., M, K] @ b[.., K, N] + acc[.., M, N]; more than one leading dimension becomes one batch dimension."""
+    """Return a[.., M, K] @ b[.., K, N] + acc[.., M, N]; several leading dimensions become one batch dimension."""
     _check_shapes(fe, a, b)
     _check_operands(a, b)
     if float8e4b15 in (elem(a), elem(b)):

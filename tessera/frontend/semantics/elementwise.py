@@ -55,8 +55,8 @@ _UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
 
 # --- casts ---------------------------------------------------------------------------------------------
 def as_dtype(x: object, function: str) -> dtype | pointer_type:
-    """A dtype or pointer type given as an argument, or the one of a block type (`x.to(y.type)`); InvalidArgument for
-    anything else, strings too."""
+    """Return a dtype or pointer type given as an argument, or that of a block type (`x.to(y.type)`). Raises
+    InvalidArgument for anything else, strings included."""
     x = static(x, f"the dtype of {function}()")
     if isinstance(x, block_type):
         x = x.scalar
@@ -82,7 +82,7 @@ def cast_impl(
     v = to_value(fe, operand_of(input))
     if static(bitcast, "bitcast"):
         return wrap(_bitcast(fe, v, to))
-    if elem(v) == to:  # kernels ask for a rounding whatever type they are made for
+    if elem(v) == to:  # kernels ask for a rounding whatever type they are compiled for
         return wrap(v)
     if rounding is not None:
         _check_rounding(rounding, elem(v), to)
@@ -174,7 +174,7 @@ def logical_or_impl(fe: FrontEnd, input: object, other: object) -> tensor:
 def float_operand(
     fe: FrontEnd, x: object, allowed: tuple[dtype, ...] = (float32, float64)
 ) -> Value:
-    """The operand of a math function: an fp32 or fp64 tensor, or a number."""
+    """Return the operand of a math function: an fp32 or fp64 tensor, or a number."""
     o = operand_of(x)
     v = to_value(fe, float(o) if isinstance(o, int) else o)
     if elem(v) not in allowed:
@@ -186,7 +186,7 @@ def float_operand(
 
 
 def math_function(opcode: str, allowed: tuple[dtype, ...] = (float32, float64)) -> Any:
-    """The implementation of a math function of one operand by the op of that name."""
+    """Return the implementation of a math function of one operand by the op of that name."""
     op = MATH_OPS[opcode]
 
     def unary_math(fe: FrontEnd, x: object) -> tensor:

@@ -99,7 +99,7 @@ def device_print_impl(fe: FrontEnd, prefix: object, *args: object, hex: object =
 
 
 def _line_prefix(text: str, values: bool) -> str:
-    """What stands between the place and the value: in front of values it ends in a colon and a space."""
+    """Return the text before a value; it ends in a colon and a space."""
     if values and not text.endswith(" "):
         text += " "
     if values and not text.endswith(": "):
@@ -118,7 +118,7 @@ def device_assert_impl(fe: FrontEnd, cond: object, msg: object = "", mask: objec
 
 
 def device_assert(fe: FrontEnd, cond: Operand, message: str, mask: Operand | None = None) -> None:
-    """Stop if an element of `cond` is 0 where `mask` holds. Functions that combine elements check nothing."""
+    """Stop if an element of `cond` is 0 where `mask` is true. Functions that combine elements check nothing."""
     if fe.combining:
         return
     c = to_bool(fe, to_value(fe, cond))
@@ -148,7 +148,7 @@ def static_print_impl(
 
 
 def _as_printed(x: object) -> Any:
-    """A run-time value as its type and extents, which are compile-time values."""
+    """Show a run-time value as its type and extents, which are compile-time values."""
     if not isinstance(x, tensor):
         return x
     return f"{x.dtype}[{', '.join(map(repr, x.shape))}]"

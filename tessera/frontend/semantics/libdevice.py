@@ -54,7 +54,7 @@ _INTS = (int32, int64, uint32, uint64)
 def _operands(
     fe: FrontEnd, function: str, allowed: tuple[dtype, ...], args: Sequence[object]
 ) -> list[Value]:
-    """The operands in one dtype of those allowed: as they are, else promoted as operators promote them."""
+    """Return the operands in one of the allowed dtypes: as they are, else promoted like operands of operators."""
     values = [to_value(fe, operand_of(x)) for x in args]
     found = list(dict.fromkeys(map(elem, values)))
     if len(found) == 1 and found[0] in allowed:
@@ -84,7 +84,7 @@ _KINDS = {
 
 
 def _typed(fe: FrontEnd, function: str, kinds: str, args: Sequence[object]) -> list[tensor]:
-    """The operands as tensors of one dtype among `kinds`."""
+    """Return the operands as tensors of one dtype among `kinds`."""
     allowed = tuple(d for k in kinds.split() for d in _KINDS[k])
     return [wrap(v) for v in _operands(fe, function, allowed, args)]
 
@@ -139,7 +139,7 @@ def abs_impl(fe: FrontEnd, arg0: object) -> tensor:
 def _same(
     fe: FrontEnd, x: object, y: object, allowed: tuple[dtype, ...], function: str
 ) -> list[Value]:
-    """Two operands of one dtype, in their common shape."""
+    """Return two operands of one dtype, in their common shape."""
     return broadcast_values(fe, _operands(fe, function, allowed, [x, y]))
 
 
@@ -212,7 +212,7 @@ def is_hip_impl(fe: FrontEnd) -> constexpr:
 
 @impl(tl_target.is_hip_cdna3, tl_target.is_hip_cdna4, tl_target.is_hip_gfx1250)
 def is_hip_family_impl(fe: FrontEnd) -> constexpr:
-    return constexpr(False)  # no back end for these is told apart by family
+    return constexpr(False)  # no back end distinguishes them by family
 
 
 @impl(tl_target.cuda_capability_geq)

@@ -1,4 +1,4 @@
-"""Implements operations that apply a function or an instruction of the kernel's author to each element."""
+"""Implements operations that apply the kernel's own function or instruction to each element."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _mapped(fe: FrontEnd, fn: JITCallable, values: Sequence[Value]) -> list[Valu
 
 
 def _neighbours(fe: FrontEnd, v: Value, count: int) -> list[Value]:
-    """Elements 0, 1, … of each group of `count` along the last dimension."""
+    """Return elements 0, 1, … of each group of `count` along the last dimension."""
     if count == 1:
         return [v]
     pairs = reshape(fe, v, (*shape(v)[:-1], shape(v)[-1] // 2, 2))
@@ -123,7 +123,7 @@ def _neighbours(fe: FrontEnd, v: Value, count: int) -> list[Value]:
 
 
 def _interleaved(fe: FrontEnd, parts: Sequence[Value], dims: tuple[int, ...]) -> Value:
-    """The inverse of `_neighbours`."""
+    """Invert `_neighbours`."""
     if len(parts) == 1:
         return parts[0]
     even, odd = (_interleaved(fe, parts[i::2], dims) for i in (0, 1))
@@ -164,7 +164,7 @@ def extern_elementwise_impl(
 
 
 def _plain(symbol: str) -> str:
-    """`__nv_sinf` → `sin`: the name under which libdevice.py has a symbol."""
+    """Return `sin` for `__nv_sinf`: the name of a symbol in libdevice.py."""
     name = symbol.removeprefix("__nv_")
     if hasattr(libdevice, name):
         return name

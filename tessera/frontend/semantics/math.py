@@ -2,8 +2,8 @@
 
     binary(fe, "add", x, 0.5)      # language values in, a tensor out; `binary_op` is the same on operands
 
-A number beside a tensor is weak for the operators and `where`; comparisons, `maximum`, `fma`… give it its default
-dtype first.
+A number next to a tensor is weak for operators and `where`; comparisons, `maximum`, `fma`… first give it its default
+dtype.
 """
 
 from __future__ import annotations
@@ -95,18 +95,18 @@ _UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
 def binary(
     fe: FrontEnd, op: str, lhs: object, rhs: object, sanitize_overflow: bool = True
 ) -> tensor:
-    """`lhs op rhs`; `op` is a Python operator or its name: "add", "truediv", "lshift", …"""
+    """Return `lhs op rhs`; `op` is a Python operator or its name: "add", "truediv", "lshift", …"""
     name = SYMBOLS.get(op, op)
     return wrap(binary_op(fe, name, operand_of(lhs), operand_of(rhs), sanitize_overflow))
 
 
 def compare(fe: FrontEnd, op: str, lhs: object, rhs: object) -> tensor:
-    """`lhs op rhs` as int1; `op` is a comparison operator or one of eq, ne, lt, le, gt, ge."""
+    """Return `lhs op rhs` as int1; `op` is a comparison operator or one of eq, ne, lt, le, gt, ge."""
     return wrap(compare_op(fe, SYMBOLS.get(op, op), operand_of(lhs), operand_of(rhs)))
 
 
 def unary(fe: FrontEnd, op: str, x: object) -> tensor:
-    """`op` is "neg" ("-"), "invert" ("~") or "not"."""
+    """Apply the operator `op`: "neg" ("-"), "invert" ("~") or "not"."""
     v = to_value(fe, operand_of(x))
     if op in ("neg", "-"):
         return wrap(negate(fe, v))
@@ -118,7 +118,7 @@ def unary(fe: FrontEnd, op: str, x: object) -> tensor:
 
 
 def logical(fe: FrontEnd, op: str, lhs: object, rhs: object) -> tensor:
-    """`lhs and rhs`, `lhs or rhs` (op "and", "or") of int1 operands."""
+    """Return `lhs and rhs` or `lhs or rhs` (op "and", "or") of int1 operands."""
     a, b = (_as_bit(to_value(fe, operand_of(x))) for x in (lhs, rhs))
     if shape(a) or shape(b):
         fe.warn(
@@ -132,7 +132,7 @@ def logical(fe: FrontEnd, op: str, lhs: object, rhs: object) -> tensor:
 def promote(
     fe: FrontEnd, lhs: Operand, rhs: Operand, weak: bool = True, division: bool = False
 ) -> tuple[Value, Value]:
-    """Both operands in their common dtype and shape. `weak`: a number takes the other's dtype if its kind allows."""
+    """Return both operands in their common dtype and shape. `weak`: numbers take the other's dtype if they may."""
     left_number, right_number = not isinstance(lhs, Value), not isinstance(rhs, Value)
     if not (left_number or right_number or division) and lhs.type == rhs.type:  # type: ignore[union-attr]
         _arithmetic_elem(lhs)
@@ -165,7 +165,7 @@ def _invalid(a: object, b: object, help: str | None = None) -> TypeMismatch:
 def binary_op(
     fe: FrontEnd, name: str, lhs: Operand, rhs: Operand, sanitize_overflow: bool = True
 ) -> Value:
-    """`lhs op rhs` by Python's name of the operator ("add", "truediv"): promoted, broadcast, or refused."""
+    """Return `lhs op rhs` by Python's name of the operator ("add", "truediv"), after promotion and broadcast."""
     left, right = elem_of_operand(lhs), elem_of_operand(rhs)
     if isinstance(left, pointer_type) or isinstance(right, pointer_type):
         return _pointer_arithmetic(fe, name, lhs, rhs)
@@ -225,7 +225,7 @@ def _shift(fe: FrontEnd, name: str, lhs: Operand, rhs: Operand) -> Value:
     if e is int1:
         return a
     if name == "rshift" and arithmetic and not e.signed:
-        # Only int_N >> uint_N comes here: shift as the signed type of that width, give back the unsigned one.
+        # Only int_N >> uint_N gets here: shift as the signed type of that width, return the unsigned one.
         signed = _SIGNED[e.bits]
         return bitcast_raw(
             fe, fe.builder.emit(ShrOp(bitcast_raw(fe, a, signed), bitcast_raw(fe, b, signed))), e
@@ -330,7 +330,7 @@ def compare_op(fe: FrontEnd, predicate: str, lhs: Operand, rhs: Operand) -> Valu
 
 
 def where(fe: FrontEnd, cond: Operand, x: Operand, y: Operand) -> Value:
-    """`x` where `cond`, else `y`: both promoted, all broadcast."""
+    """Return `x` where `cond`, else `y`: both promoted, all broadcast."""
     c = to_value(fe, cond)
     if elem(c) != int1:
         fe.warn(
@@ -359,7 +359,7 @@ def _select_operands(fe: FrontEnd, x: Operand, y: Operand) -> tuple[Value, Value
 def extremum(
     fe: FrontEnd, smaller: bool, x: Operand, y: Operand, propagate_nan: bool = False
 ) -> Value:
-    """`minimum` or `maximum`: numbers are strong, bf16 gives fp32."""
+    """Return `minimum` or `maximum`: numbers are strong, and bf16 gives fp32."""
     a, b = promote(fe, x, y, weak=False)
     e = elem(a)
     if e is bfloat16:

@@ -62,7 +62,7 @@ def _option(x: object, allowed: tuple[str, ...], argument: str, function: str) -
 
 
 def _cache(x: object, allowed: tuple[str, ...], function: str) -> str:
-    """A cache modifier; the dot in front may be left out."""
+    """Return a cache modifier; its leading dot is optional."""
     value = static(x, f"cache_modifier of {function}()")
     if isinstance(value, str) and value and "." + value in allowed:
         return "." + value
@@ -84,7 +84,7 @@ def pointer_of(x: object, function: str) -> Value:
 
 
 def mask_of(fe: FrontEnd, x: object) -> Value | None:
-    """The mask as int1; None when it is always true."""
+    """Return the mask as int1; None if it is always true."""
     if x is None:
         return None
     o = operand_of(x)
@@ -140,7 +140,7 @@ def load_impl(
 
 
 def load(fe: FrontEnd, ptr: Value, mask: Value | None, other: Any, how: Attributes) -> Value:
-    """Pointer, mask and `other` (an operand) broadcast; the pointer too."""
+    """Load; pointer, mask and `other` (an operand) are broadcast together."""
     dims = shape(ptr)
     for what, x in (("Mask", mask), ("Other", other if mask is not None else None)):
         if x is None:
@@ -184,7 +184,7 @@ def store_impl(
 
 
 def store(fe: FrontEnd, ptr: Value, value: Any, mask: Value | None, how: Attributes) -> None:
-    """`value` (an operand) and mask take the pointer's shape."""
+    """Store; `value` (an operand) and mask take the pointer's shape."""
     dims = into_pointer(ptr, value, mask)
     v = fit(fe, value, elem(ptr).element_ty, dims)
     m = None if mask is None else broadcast_raw(fe, mask, dims)
@@ -199,7 +199,7 @@ def _larger_than_pointer(what: str, dims: tuple[int, ...]) -> ShapeMismatch:
 
 
 def into_pointer(ptr: Value, value: Any, mask: Value | None) -> tuple[int, ...]:
-    """The pointer's shape; refuses a value or a mask that is larger."""
+    """Return the pointer's shape; reject a value or a mask that is larger."""
     dims = shape(ptr)
     for what, x in (("Value", value), ("Mask", mask)):
         have = () if x is None else shape_of_operand(x)
@@ -274,7 +274,7 @@ for _kind in _ATOMIC_TYPES:
 def atomic_rmw(
     fe: FrontEnd, kind: str, ptr: Value, v: Value, mask: Value | None, order: Attributes
 ) -> Value:
-    """The value before. Floats other than in "add" act as integers of their width."""
+    """Return the old value. Floats, except in "add", act as integers of their width."""
     e = elem(v)
     if not e.is_floating() or kind == "add":
         return fe.builder.emit(AtomicRmwOp(ptr, v, mask, kind=kind, **order))
@@ -288,15 +288,15 @@ def atomic_rmw(
 
 
 def _retype(fe: FrontEnd, ptr: Value, e: ElementType) -> Value:
-    """The same addresses as pointers to `e`."""
+    """Return the same addresses as pointers to `e`."""
     return bitcast_raw(fe, ptr, pointer_type(e, elem(ptr).address_space))
 
 
 def _float_extremum(
     fe: FrontEnd, kind: str, ptr: Value, v: Value, mask: Value | None, order: Attributes
 ) -> Value:
-    """Emit an atomic min or max of floats as two of ints on their bits. Floats without a sign bit order as signed ints
-    do, those with one as unsigned ints the other way round."""
+    """Emit an atomic min or max of floats as two integer atomics on their bits. Floats without a sign bit order as
+    signed ints do, and those with one in the reverse order of unsigned ints."""
     e = elem(v)
     signed, unsigned = _SIGNED[e.bits], _UNSIGNED[e.bits]
     as_signed = bitcast_raw(fe, v, signed)
@@ -333,7 +333,7 @@ def atomic_cas_impl(
         )
     expected, value = (to_value(fe, operand_of(x)) for x in (cmp, val))
     want = TileType(shape(ptr), e) if shape(ptr) else e
-    if e.is_int():  # bits are compared: the sign of neither operand matters
+    if e.is_int():  # bits are compared, whatever the operands' signedness
         expected, value = (
             bitcast_raw(fe, v, e) if elem(v).is_int() and elem(v).bits == e.bits else v
             for v in (expected, value)

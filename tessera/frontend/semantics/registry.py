@@ -1,4 +1,4 @@
-"""`@impl(tl.load)` registers the implementation of an operation, and checks that it has the parameters of the stub."""
+"""`@impl(tl.load)` registers an operation's implementation, and checks that its parameters are those of the stub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Impl = TypeVar("Impl", bound=Callable[..., Any])
 def impl(*stubs: object) -> Callable[[Impl], Impl]:
     """Register a function `(fe, *parameters of the stub)` as the implementation of one or more builtins.
 
-    Several stubs share one implementation only if their parameters agree. TypeError when names differ.
+    Several stubs share one implementation only if their parameters agree. Raises TypeError if names differ.
     """
 
     def register(fn: Impl) -> Impl:
@@ -40,7 +40,7 @@ def _check_parameters(stub: Builtin, fn: Callable[..., object]) -> None:
 
 
 def _parameters(fn: Callable[..., object]) -> list[tuple[str, str]]:
-    """(name, how it is passed) of each parameter, read off the code object: `inspect.signature` is slow at import."""
+    """Return (name, kind) of each parameter from the code object: `inspect.signature` is slow at import."""
     code = fn.__code__
     names, n, only = code.co_varnames, code.co_argcount, code.co_kwonlyargcount
     found = [(name, "plain") for name in names[:n]]

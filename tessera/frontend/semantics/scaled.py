@@ -1,7 +1,7 @@
 """Implements `dot_scaled`: operands are unpacked and scaled in fp32, rounded to 16 bits and multiplied.
 
-An e2m1 code lies like the top bits of an fp16 whose exponent is 14 too small: shifted there and multiplied by 2**14 it
-is the value, subnormals included. A scale 2**(s - 127) is the fp32 whose exponent field is s.
+An e2m1 code has the layout of the top bits of an fp16 whose exponent is 14 too small: shifted there and multiplied by
+2**14 it is the value, subnormals included. A scale 2**(s - 127) is the fp32 whose exponent field is s.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _side(name: str, k: int, format: object, k_pack: object) -> _Side:
 
 # --- values ------------------------------------------------------------------------------------------------------
 def _unpacked(fe: FrontEnd, side: _Side, v: Value) -> Value:
-    """The operand's values as fp32."""
+    """Return the operand's values as fp32."""
     e, kinds = elem(v), _CARRIERS[side.format]
     if len(shape(v)) < 2 or e not in kinds:
         raise TypeMismatch(
@@ -145,7 +145,7 @@ def _nibbles(fe: FrontEnd, side: _Side, v: Value) -> Value:
 
 # --- scales ------------------------------------------------------------------------------------------------------
 def _group(side: _Side, v: Value, scale: Value) -> int:
-    """Elements along K that share a scale."""
+    """Return how many elements along K share a scale."""
     k, outer = shape(v)[side.k], shape(v)[-3 - side.k]
     dims = shape(scale)
     if len(dims) != len(shape(v)) or dims[-2] != outer or dims[:-2] != shape(v)[:-2]:
@@ -172,10 +172,10 @@ def _scaled(fe: FrontEnd, side: _Side, v: Value, scale: Value | None, group: int
 
 
 def _factor(fe: FrontEnd, side: _Side, scale: Value) -> Value:
-    """Scales as fp32."""
+    """Return scales as fp32."""
     if elem(scale) is float8e4nv:
         return cast_raw(fe, scale, float32)
-    if elem(scale) is int8:  # the same bits, as arrays without unsigned bytes hold them
+    if elem(scale) is int8:  # the same bits, from arrays without unsigned bytes
         scale = bitcast_raw(fe, scale, uint8)
     if elem(scale) is not uint8:
         raise TypeMismatch(f"{side.name}_scale is a matrix of uint8 or fp8e4nv, got {wrap(scale)}")

@@ -149,7 +149,7 @@ def cat_impl(
     if a.type != b.type or not shape(a):
         raise ShapeMismatch(f"cat() takes two tiles of one type, got {input} and {other}")
     d = normal_axis(static_int(dim, "the dim of cat()"), len(shape(a)))
-    # Halves stand side by side in a new last dimension; moved before `d`, it merges with it.
+    # The halves are adjacent in a new last dimension; moved before `d`, it merges with it.
     rank = len(shape(a))
     joined = fe.builder.emit(JoinOp(a, b))
     order = (*range(d), rank, *range(d, rank))
@@ -160,7 +160,7 @@ def cat_impl(
 
 # --- shape -----------------------------------------------------------------------------------------------
 def normal_axis(axis: int, rank: int, what: str = "axis") -> int:
-    """A possibly negative axis as one in [0, rank)."""
+    """Return a possibly negative axis as one in [0, rank)."""
     if not -rank <= axis < rank:
         raise InvalidArgument(f"invalid {what} {axis}. Expected {-rank} <= {what} < {rank}")
     return axis % rank
@@ -237,7 +237,7 @@ def expand_dims_impl(fe: FrontEnd, input: object, axis: object) -> tensor:
 
 
 def subscript(fe: FrontEnd, x: tensor, indices: Sequence[object]) -> tensor:
-    """`x[indices]`: None inserts a dimension, a full `:` keeps one, if there is one; nothing else is a subscript."""
+    """Return `x[indices]`: None inserts a dimension, a full `:` keeps one, if any; other indices are errors."""
     v = x.handle
     for axis, index in enumerate(indices):
         i = index.value if isinstance(index, constexpr) else index
@@ -287,7 +287,7 @@ def broadcast_impl(fe: FrontEnd, input: object, other: object) -> tl_tuple:
 
 
 def broadcast(fe: FrontEnd, *xs: object) -> list[tensor]:
-    """Tensors and numbers in their common shape."""
+    """Return tensors and numbers in their common shape."""
     return [wrap(v) for v in broadcast_values(fe, [_value(fe, x) for x in xs])]
 
 

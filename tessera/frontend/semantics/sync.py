@@ -49,7 +49,7 @@ def _ordering(sem: object, scope: object, default: str) -> Attributes:
 
 
 def _as_bits(fe: FrontEnd, ptr: Value, function: str) -> tuple[Value, ElementType]:
-    """The addresses as pointers to unsigned ints of the element's width, and that int type."""
+    """Return the addresses as pointers to unsigned ints of the element's width, and that int type."""
     e = elem(ptr).element_ty
     if e.bits not in (32, 64):
         raise TypeMismatch(f"{function} does not support {e}", help="elements have 32 or 64 bits")

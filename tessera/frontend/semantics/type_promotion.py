@@ -1,7 +1,7 @@
-"""Promotes types: finds the common dtype of two operands, by pure functions on dtypes and Python numbers, without IR.
+"""Promotes types: finds the common dtype of two operands, by pure functions on dtypes and Python numbers.
 
-A Python number beside a tensor is *weak*: it takes the tensor's dtype if its kind (bool < int < float) is not
-higher. `fp16 * 0.5` stays fp16, `int1 + 1` becomes int32. Two tensors, scalars included, are promoted by the
+A Python number next to a tensor is *weak*: it takes the tensor's dtype if its kind (bool < int < float) is not
+higher. `fp16 * 0.5` stays fp16, and `int1 + 1` becomes int32. Two tensors, scalars included, are promoted by the
 table of `promote_types`.
 """
 
@@ -33,7 +33,7 @@ _PACK = {float16: "e", float32: "f"}
 
 
 def dtype_of_number(value: Number) -> dtype:
-    """The dtype a Python number has when it stands alone."""
+    """Return the dtype of a Python number on its own."""
     if isinstance(value, bool):
         return int1
     if isinstance(value, int):
@@ -61,7 +61,7 @@ def kind_of_number(value: Number) -> Kind:
 
 
 def as_constant(value: Number, to: dtype) -> Number:
-    """The number that a constant of dtype `to` holds: floats truncate to ints, ints wrap, floats round."""
+    """Return a number as a constant of dtype `to`: floats truncate to ints, ints wrap, floats round."""
     if to is int1:
         return value != 0  # NaN is true
     if to.is_int():
@@ -73,7 +73,7 @@ def as_constant(value: Number, to: dtype) -> Number:
 
 
 def round_float(value: float, to: dtype) -> float:
-    """`value` rounded to the nearest number of `to`; fp8 is left to whoever encodes it."""
+    """Return `value` rounded to the nearest number of `to`; fp8 is rounded when it is encoded."""
     code = _PACK.get(to)
     if code is not None:
         try:
@@ -88,7 +88,7 @@ def round_float(value: float, to: dtype) -> float:
 
 
 def promote_ints(a: dtype, b: dtype) -> dtype:
-    """C's usual conversions without the promotion to int: the wider one; unsigned wins at equal width."""
+    """Apply C's usual conversions without the promotion to int: the wider one wins, and unsigned at equal width."""
     if a.signed == b.signed:
         return a if a.bits >= b.bits else b
     unsigned, signed = (b, a) if a.signed else (a, b)
@@ -96,7 +96,7 @@ def promote_ints(a: dtype, b: dtype) -> dtype:
 
 
 def promote_types(a: dtype, b: dtype, division: bool = False) -> dtype:
-    """The dtype of `a op b` for two tensors; `division` widens the 16-bit floats and refuses mixed signs."""
+    """Return the dtype of `a op b` for two tensors; `division` widens 16-bit floats and rejects mixed signs."""
     for wide in (float64, float32):
         if a is wide or b is wide:
             return wide
@@ -120,7 +120,7 @@ def promote_types(a: dtype, b: dtype, division: bool = False) -> dtype:
 
 
 def promote_number(tensor: dtype, value: Number, division: bool = False) -> dtype:
-    """The dtype of a tensor op a Python number."""
+    """Return the dtype of a tensor op a Python number."""
     if kind_of_number(value) > tensor.kind_:
         return promote_types(tensor, dtype_of_number(value), division)
     if division and tensor in (float16, bfloat16):
@@ -129,7 +129,7 @@ def promote_number(tensor: dtype, value: Number, division: bool = False) -> dtyp
 
 
 def check_fits(value: Number, to: dtype) -> None:
-    """Refuse a weak integer that the integer dtype `to` cannot hold."""
+    """Reject a weak integer that the integer dtype `to` cannot hold."""
     if not to.is_int() or not isinstance(value, int) or isinstance(value, bool):
         return
     if value < 0 and not to.signed:
@@ -146,7 +146,7 @@ def check_fits(value: Number, to: dtype) -> None:
 
 
 def common_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape both broadcast to: the shorter is padded with 1 on the left."""
+    """Return the shape both broadcast to: the shorter is padded with 1 on the left."""
     if a == b:
         return a
     if len(a) < len(b):

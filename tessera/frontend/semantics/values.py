@@ -1,8 +1,8 @@
-"""Converts language values to IR values and back: constants, casts and broadcasts, on which all semantics rest.
+"""Converts language values to IR values and back: constants, casts and broadcasts, which all semantics use.
 
-Three tiers. `xxx_impl` is registered for a builtin and sees language values (tensor, constexpr, tuple, None).
-The functions without suffix see *operands*: an IR Value, or a Python number that has no dtype yet; they check and
-promote. `xxx_raw` emit ops and assert only.
+There are three tiers. `xxx_impl` is registered for a builtin and takes language values (tensor, constexpr, tuple,
+None). Functions without suffix take *operands*, an IR Value or a Python number that has no dtype yet; they check and
+promote. `xxx_raw` functions emit ops and only assert.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ABSENT = "None is what a function without `return` gives, and an argument that w
 
 # --- language values ↔ operands -------------------------------------------------------------------------
 def operand_of(x: object) -> Operand:
-    """The IR value of a tensor, or the number of a constexpr."""
+    """Return the IR value of a tensor, or the number of a constexpr."""
     if isinstance(x, tensor):
         return x.handle
     if isinstance(x, constexpr):
@@ -71,13 +71,13 @@ def operand_of(x: object) -> Operand:
 
 
 def wrap(v: Value) -> tensor:
-    """The tensor whose handle is `v`."""
+    """Return the tensor whose handle is `v`."""
     t = v.type
     return tensor(v, block_type(t.elem, t.shape) if isinstance(t, TileType) else t)
 
 
 def describe(x: object) -> str:
-    """What an error message calls a language value."""
+    """Return an error message's description of a language value."""
     if isinstance(x, (tensor, tl_tuple)):
         return str(x)
     if isinstance(x, constexpr):
@@ -88,7 +88,7 @@ def describe(x: object) -> str:
 
 
 def static(x: object, what: str) -> Any:
-    """The Python value of a compile-time argument; NotConstexpr for a run-time one."""
+    """Return the Python value of a compile-time argument. Raises NotConstexpr for a run-time one."""
     if isinstance(x, constexpr):
         return x.value
     if isinstance(x, tensor):
@@ -104,7 +104,7 @@ def static_int(x: object, what: str) -> int:
 
 
 def sequence(x: object) -> list[Any]:
-    """The elements of a tuple, a list or a constexpr holding one; a lone value is one element."""
+    """Return the elements of a tuple, a list or a constexpr holding one; a single value is one element."""
     if isinstance(x, constexpr):
         x = x.value
     if isinstance(x, tl_tuple):
@@ -114,7 +114,7 @@ def sequence(x: object) -> list[Any]:
 
 
 def static_shape(fe: FrontEnd, shape: object) -> tuple[int, ...]:
-    """A shape given as ints or as a sequence of them, each known at compile time."""
+    """Return a shape given as ints or as a sequence of them, each known at compile time."""
     dims: list[int] = []
     for i, s in enumerate(sequence(shape)):
         value = s.value if isinstance(s, constexpr) else s
@@ -128,14 +128,14 @@ def static_shape(fe: FrontEnd, shape: object) -> tuple[int, ...]:
 
 
 def is_extent(fe: FrontEnd, n: int) -> bool:
-    """Whether tiles may have this extent: any power of two, and with `any_extent` on CPUs every positive number."""
+    """Whether a tile may have this extent: any power of two, and with `any_extent` on CPUs every positive number."""
     if is_power_of_two(n):
         return True
     return n > 0 and fe.options.any_extent and fe.options.backend_name == "cpu"
 
 
 def check_shape(fe: FrontEnd, dims: Sequence[int]) -> None:
-    """Refuse shapes that no tile may have."""
+    """Reject shapes that no tile may have."""
     numel = 1
     for i, n in enumerate(dims):
         if not is_extent(fe, n):
@@ -152,13 +152,13 @@ def check_shape(fe: FrontEnd, dims: Sequence[int]) -> None:
 
 
 def varargs(values: Sequence[object]) -> list[Any]:
-    """Arguments given one by one, or as one tuple."""
+    """Return arguments given one by one, or as one tuple."""
     return sequence(values[0]) if len(values) == 1 else list(values)
 
 
 # --- types ----------------------------------------------------------------------------------------------
 def elem(v: Value) -> Any:
-    """The element type of a value: dtype or pointer type."""
+    """Return the element type of a value: dtype or pointer type."""
     t = v.type
     return t.elem if isinstance(t, TileType) else t
 
@@ -169,7 +169,7 @@ def shape(v: Value) -> tuple[int, ...]:
 
 
 def tile(dims: tuple[int, ...], e: ElementType) -> Type:
-    """The IR type of a tile; the scalar type for an empty shape."""
+    """Return the IR type of a tile; the scalar type for an empty shape."""
     return TileType(dims, e) if dims else e
 
 
@@ -183,13 +183,13 @@ def shape_of_operand(x: Operand) -> tuple[int, ...]:
 
 # --- raw ------------------------------------------------------------------------------------------------
 def const_raw(fe: FrontEnd, value: Number, t: Type) -> Value:
-    """A constant of IR type `t`; the number is converted to the element type."""
+    """Return a constant of IR type `t`; the number is converted to the element type."""
     e = elem_of(t)
     return fe.builder.emit(ConstOp(value=as_constant(value, e), results=(t,)))
 
 
 def broadcast_raw(fe: FrontEnd, v: Value, dims: tuple[int, ...]) -> Value:
-    """`v` repeated to `dims`, which it fits."""
+    """Return `v` broadcast to `dims`, which it must fit."""
     t = v.type
     if not isinstance(t, TileType):
         if not dims:
@@ -227,12 +227,12 @@ def bitcast_raw(fe: FrontEnd, v: Value, to: ElementType) -> Value:
 
 # --- typed ----------------------------------------------------------------------------------------------
 def to_value(fe: FrontEnd, x: Operand) -> Value:
-    """An operand as an IR value: numbers get their default dtype."""
+    """Return an operand as an IR value: numbers get their default dtype."""
     return x if isinstance(x, Value) else const_raw(fe, x, dtype_of_number(x))
 
 
 def broadcast_to(fe: FrontEnd, v: Value, dims: tuple[int, ...]) -> Value:
-    """`v` in shape `dims` of the same rank; ShapeMismatch where it does not fit."""
+    """Return `v` in shape `dims` of the same rank. Raises ShapeMismatch if it does not fit."""
     have = shape(v)
     if have == dims:
         return v
@@ -249,7 +249,7 @@ def broadcast_to(fe: FrontEnd, v: Value, dims: tuple[int, ...]) -> Value:
 
 
 def broadcast_values(fe: FrontEnd, values: Sequence[Value]) -> list[Value]:
-    """All values in their common shape."""
+    """Return all values in their common shape."""
     dims = shape(values[0])
     for v in values[1:]:
         dims = common_shape(dims, shape(v))
@@ -257,7 +257,7 @@ def broadcast_values(fe: FrontEnd, values: Sequence[Value]) -> list[Value]:
 
 
 def fit(fe: FrontEnd, x: Operand, e: ElementType, dims: tuple[int, ...]) -> Value:
-    """An operand as a tile of element type `e` in `dims`; a number becomes one constant."""
+    """Return an operand as a tile of element type `e` in `dims`; a number becomes one constant."""
     if isinstance(x, Value):
         return broadcast_raw(fe, cast(fe, x, e), dims)
     if isinstance(e, dtype):
@@ -266,7 +266,7 @@ def fit(fe: FrontEnd, x: Operand, e: ElementType, dims: tuple[int, ...]) -> Valu
 
 
 def check_supported(fe: FrontEnd, to: Any) -> None:
-    """Refuse fp8 types that the target has no conversions for."""
+    """Reject fp8 types that the target cannot convert."""
     if to.is_fp8():
         known = fe.options.supported_fp8_dtypes
         if to.name not in known and to.short not in known and to._text not in known:
@@ -277,7 +277,7 @@ def check_supported(fe: FrontEnd, to: Any) -> None:
 
 
 def cast(fe: FrontEnd, v: Value, to: ElementType, rounding: str | None = None) -> Value:
-    """`v` converted by value to the dtype or pointer type `to`."""
+    """Return `v` converted by value to the dtype or pointer type `to`."""
     have = elem(v)
     if have == to:
         return v
@@ -315,7 +315,7 @@ def _cast_pointer(fe: FrontEnd, v: Value, have: ElementType, to: ElementType) ->
 
 
 def bitcast(fe: FrontEnd, v: Value, to: ElementType) -> Value:
-    """The bits of `v` as `to`, of equal width; with pointers the same as a cast."""
+    """Return the bits of `v` as `to`, of equal width; for pointers this is a cast."""
     have = elem(v)
     if have == to:
         return v
@@ -329,23 +329,23 @@ def bitcast(fe: FrontEnd, v: Value, to: ElementType) -> Value:
 
 
 def scalar_of_one(fe: FrontEnd, v: Value) -> Value:
-    """The element of a one-element tile as a scalar."""
+    """Return the element of a one-element tile as a scalar."""
     return fe.builder.emit(ReshapeOp(v, results=(elem(v),)))
 
 
 def to_bool(fe: FrontEnd, v: Value) -> Value:
-    """`v != 0` as int1; pointers too."""
+    """Return `v != 0` as int1, for pointers, too."""
     return v if elem(v) == int1 else cast(fe, v, int1)
 
 
 # --- the front end's own entry points ---------------------------------------------------------------------
 def to_tensor(fe: FrontEnd, x: object) -> tensor:
-    """A language value as a tensor: numbers become scalars of their default dtype, tensors stay."""
+    """Return a language value as a tensor: numbers become scalars of their default dtype, tensors stay."""
     return x if isinstance(x, tensor) else wrap(to_value(fe, operand_of(x)))
 
 
 def condition(fe: FrontEnd, x: object) -> tensor:
-    """The int1 scalar by which a run-time `if` or `while` decides: any scalar or one-element tile, `!= 0`."""
+    """Return the int1 condition of a run-time `if` or `while`: any scalar or one-element tile, `!= 0`."""
     v = to_value(fe, operand_of(x))
     dims = shape(v)
     if dims:

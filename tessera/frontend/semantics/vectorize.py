@@ -6,7 +6,7 @@ code runs:
     if c: x = f(a)          both sides run, each under its part of the mask; x = select(c, f(a), x)
     while p(x): x = f(x)    runs while p holds for any element; those that are done keep their x
 
-Loads, stores and atomics take the mask as theirs.
+Loads, stores and atomics get the mask as their own.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ class Vectorizer:
         self.values: dict[Value, Value] = {}
 
     def run(self, block: Block, args: Sequence[Value], mask: Mask = None) -> list[Value]:
-        """Emit the block's ops on tiles, with `args` for its arguments; gives the operands of its terminator as
-        tiles."""
+        """Emit the block's ops on tiles, with `args` for its arguments. Return its terminator's operands as tiles."""
         self.values.update(zip(block.args, args, strict=True))
         for op in block:
             if op.terminator:
@@ -92,7 +91,7 @@ class Vectorizer:
         return [x if x is y else self._emit(SelectOp(c, x, y)) for x, y in zip(a, b, strict=True)]
 
     def _any(self, c: Value) -> Value:
-        """Whether a mask holds for any element."""
+        """Return whether a mask is true for any element."""
         n = 1
         for s in self.dims:
             n *= s
@@ -155,7 +154,7 @@ class Vectorizer:
         self.values.update(zip(op.results, self._choose(c, then, orelse), strict=True))
 
     def _for(self, op: ForOp, mask: Mask) -> None:
-        """A while over the counter, which is a tile like the rest."""
+        """Emit a while over the counter, which is a tile like other values."""
         lb, ub, step = (self._get(v) for v in (op.lb, op.ub, op.step))
         made = op.step.op
         down = isinstance(made, ConstOp) and made.value < 0
@@ -189,7 +188,7 @@ class Vectorizer:
         test: Callable[[Sequence[Value]], tuple[Value, list[Value]]],
         body: Callable[[Sequence[Value], Value], list[Value]],
     ) -> list[Value]:
-        """Run `body` while `test` holds for any element; the first carried value says for which it still does."""
+        """Run `body` while `test` is true for any element; the first carried value marks these elements."""
         builder = self.fe.builder
         live = mask
         if live is None:
