@@ -55,12 +55,12 @@ BACKENDS: dict[str, type[Backend] | str] = {
 }
 
 
-_ONE_BY_ONE = threading.RLock()  # compilations whose applications are numbered
+_ONE_BY_ONE = threading.RLock()  # for compilations whose applications are numbered
 StageRunner = Callable[[Any, Backend, Options, str], "tuple[dict[str, Any], dict[str, Any]]"]
 
 
 class Store(Protocol):
-    """Where compiled kernels are kept: the runtime's disk cache."""
+    """The storage of compiled kernels: the runtime's disk cache."""
 
     def get(self, key: str) -> dict[str, Any] | None: ...
     def put(self, key: str, parts: dict[str, Any]) -> Any: ...
@@ -68,7 +68,7 @@ class Store(Protocol):
 
 @undivided()
 def make_backend(target: GPUTarget) -> Backend:
-    """The back end for a target. LaunchError when there is none."""
+    """Return the back end for a target. Raises LaunchError if there is none."""
     if not isinstance(cast("object", target), GPUTarget):
         raise InvalidOption(
             f"a target must be a GPUTarget, got {target!r}", help='write GPUTarget("cuda", 90, 32)'
@@ -89,12 +89,12 @@ def make_backend(target: GPUTarget) -> Backend:
 
 
 def check_fit(src: ASTSource, target: GPUTarget, options: Mapping[str, object]) -> None:
-    """OutOfResources if the front end's output shows that the kernel cannot fit: what `compile` would say, long
-    before it does. Nothing is said where users replace stages or their outputs."""
+    """Raise OutOfResources if the front end's output shows that the kernel cannot fit, as `compile` would much later.
+    Nothing is checked if users replace stages or their outputs."""
     if knobs.runtime.add_stages_inspection_hook is not None or knobs.compilation.override:
         return
     if knobs.compilation.opt_limit is not None:
-        return  # what it applied would be counted
+        return  # its applications would be counted
     backend = make_backend(target)
     parsed = backend.parse_options(options)
     if parsed.ir_override:
@@ -103,7 +103,7 @@ def check_fit(src: ASTSource, target: GPUTarget, options: Mapping[str, object]) 
 
 
 def get_cache_key(src: Any, backend: Backend, options: Options, toolchain: str = "") -> str:
-    """Everything that the compiled kernel depends on, hashed."""
+    """Return a hash of everything that the compiled kernel depends on."""
     inspect = knobs.runtime.add_stages_inspection_hook
     parts = (
         src.hash(),
@@ -145,7 +145,7 @@ def compile(
     parsed = backend.parse_options(options or {})
     key = get_cache_key(src, backend, parsed, toolchain)
     limited = knobs.compilation.opt_limit is not None
-    if limited:  # what a kernel is made of depends on those before it
+    if limited:  # what a kernel is compiled to depends on those before it
         store = run_stages = None
     if store is not None and not knobs.compilation.always_compile:
         entries = store.get(key)
@@ -155,7 +155,7 @@ def compile(
         stages, metadata = (run_stages or compile_stages)(src, backend, parsed, key)
     timings = metadata.pop("timings", {})
     if store is not None:
-        # The fallback variant of a kernel with a precondition is made of its text, which must be kept, too.
+        # The fallback variant of a kernel with a precondition is compiled from its text, which must be kept, too.
         needed = (backend.binary_ext, *(("tir", "source") if "precondition" in metadata else ()))
         kept = {
             k: v
@@ -173,7 +173,7 @@ def compile(
 
 @contextmanager
 def _undisturbed() -> Generator[None]:
-    """Within the budget of time, and without garbage collection: IR is a large graph that it would only walk."""
+    """Compile within the time budget, and without garbage collection, which would only walk the IR's large graph."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -187,7 +187,7 @@ def _undisturbed() -> Generator[None]:
 def _notify_listener(
     kernel: CompiledKernel, timings: Mapping[str, Any], cache_hit: bool
 ) -> CompiledKernel:
-    """Call the compilation listener. `times`: seconds by the name of a stage, of stages that ran in this process."""
+    """Call the compilation listener. `times`: seconds by stage name, for stages that ran in this process."""
     listener = knobs.compilation.listener
     if listener is not None:
         listener(
@@ -213,8 +213,8 @@ def _restored(src: Any, entries: Mapping[str, Any], key: str, backend: Backend) 
 def compile_stages(
     src: Any, backend: Backend, options: Options, key: str, shared_limit: int | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(outputs by stage, metadata). OutOfResources as soon as more than `shared_limit` bytes of shared memory show.
-    Without the optimisations that fail (compiler/fallback.py)."""
+    """Return (outputs by stage, metadata), without optimisations that fail (compiler/fallback.py). Raises
+    OutOfResources as soon as a stage needs more than `shared_limit` bytes of shared memory."""
 
     def attempt() -> tuple[dict[str, Any], dict[str, Any]]:
         return _run_stages(src, backend, options, key, shared_limit)
@@ -245,7 +245,7 @@ def _run_stages(
     src: Any, backend: Backend, options: Options, key: str, shared_limit: int | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     metadata: dict[str, Any] = {**asdict(options), "name": src.name, "shared": 0}
-    del metadata["target"]  # put back, as an object, by whoever makes the CompiledKernel
+    del metadata["target"]  # restored, as an object, by the maker of the CompiledKernel
     timings: list[tuple[str, float]] = []
     start = time.perf_counter()
     output = src.make_ir(options)
@@ -262,7 +262,7 @@ def _run_stages(
     if isinstance(src, IRSource):
         names = names[names.index(src.ext) + 1 :] if src.ext != "tir" else names
     outputs: dict[str, Any] = {"source": _source_text(src)}
-    level: str = src.ext  # of what the next stage is given
+    level: str = src.ext  # of the next stage's input
     for name in names:
         check_budget(f"stage {name!r}")
         start = time.perf_counter()
@@ -294,12 +294,12 @@ def _run_stage(
     level: str,
     outputs: dict[str, Any],
 ) -> Any:
-    """The output of a stage. StageFailed if it broke."""
+    """Return the output of a stage. Raises StageFailed if it broke."""
     try:
         return stage(output, metadata)
     except Exception as e:
         if isinstance(e, TesseraError) and not isinstance(e, InternalError):
-            raise  # the kernel's author made a mistake, or the machine lacks something
+            raise  # the kernel is wrong, or the machine lacks something
         error = e if isinstance(e, InternalError) else _broken(name, backend, e)
         if error is not e:
             error.__cause__ = e
@@ -317,7 +317,7 @@ def _broken(stage: str, backend: Backend, e: Exception) -> InternalError:
 
 
 def _input_text(src: Any, level: str, outputs: Mapping[str, Any], options: Options) -> str:
-    """What the failing stage was given, as text. Stages change IR in place: the front end is asked once more."""
+    """Return the failing stage's input as text. Stages change IR in place, so the front end may have to run again."""
     if level in outputs:
         return str(outputs[level])
     made = src.text if isinstance(src, IRSource) else src.make_ir(options)
@@ -327,7 +327,7 @@ def _input_text(src: Any, level: str, outputs: Mapping[str, Any], options: Optio
 def _write_reproducer(
     level: str, text: str, backend: Backend, options: Options, strict: bool = False
 ) -> str:
-    """Write a stage's input and the command that compiles it, with `strict` up to the first fault; where they are."""
+    """Write a stage's input and the command that compiles it, with `strict` up to the first fault; return where."""
     folder = Path(tempfile.mkdtemp(prefix="tessera-reproducer-"))
     path = folder / f"input.{level}"
     path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Keeps outputs of stages in files: dumps, the files that override them, IR that line information refers to."""
+"""Keeps outputs of stages in files: dumps, files that override outputs, and IR that line information refers to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_NAME = 200  # of a file without its suffix; file systems take 255 bytes
 
 
 def file_name(name: str, stage: str) -> str:
-    """The file of a kernel's output; names that no file system takes are cut and told apart by a digest."""
+    """Return the file of a kernel's output; names too long for file systems are cut and made unique by a digest."""
     if len(name.encode()) > LONGEST_NAME:
         digest = hashlib.sha256(name.encode()).hexdigest()[:16]
         name = name.encode()[: LONGEST_NAME - 17].decode(errors="ignore") + "-" + digest
@@ -44,7 +44,7 @@ def replacement(stage: str, name: str, key: str, options: Options) -> Path | Non
 
 
 def read_output(path: Path, output: object) -> tuple[Any, Any]:
-    """(what stands in the file in place of `output`, the same as bytes or text)."""
+    """Return (what the file has in place of `output`, the same as bytes or text)."""
     if isinstance(output, bytes):
         data = path.read_bytes()
         return data, data
@@ -53,7 +53,7 @@ def read_output(path: Path, output: object) -> tuple[Any, Any]:
 
 
 def override_text(options: Options) -> str:
-    """What the option `ir_override` adds to a kernel's key: the digest of the file."""
+    """Return what the option `ir_override` adds to a kernel's key: the digest of the file."""
     if not options.ir_override:
         return ""
     try:
@@ -66,13 +66,13 @@ def override_text(options: Options) -> str:
 
 
 def located_level() -> str | None:
-    """The level of IR that line information is to refer to, if not the kernel's source."""
+    """Return the level of IR that line information refers to, if not the kernel's source."""
     level = knobs.compilation.use_ir_loc
     return ALIASES.get(level, level) if level is not None else None
 
 
 def locate(module: Module, level: str, name: str, key: str) -> None:
-    """Write the module into the folder of dumps and let the ops' locations be their lines there."""
+    """Write the module into the folder of dumps, and set the ops' locations to their lines there."""
     text, lines = print_with_lines(module)
     path = dump(text, level, name, key).absolute()
     for op, line in lines.items():

@@ -1,8 +1,8 @@
-"""Compiles a kernel again without an optimisation in which, or because of which, its compilation failed.
+"""Compiles a kernel again without an optimisation that made its compilation fail.
 
-Which one is to blame is known where it failed in a pass that had just applied it. Else the compilation is repeated with
-fewer applications, by halves, until the first is found with which it fails; if it fails with none, no optimisation is
-to blame. Mistakes in a kernel are never tried again, nor what failed before any optimisation was applied.
+If compilation fails in a pass that has just applied an optimisation, that one is to blame. Otherwise compilation is
+repeated with fewer applications, by bisection, to find the first with which it fails; if it fails with none, no
+optimisation is to blame. Mistakes in a kernel are never retried, nor failures before any optimisation was applied.
 TESSERA_STRICT=1, or a limit of applications, lets the first error through."""
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tessera.ir.applications import Application, Session
 
 StageOutputs = tuple[dict[str, Any], dict[str, Any]]
 Attempt = Callable[[], StageOutputs]
-Dropped = tuple[str, str]  # name, what is told
-ROUNDS = 4  # optimisations that are left out one by one; then all are
+Dropped = tuple[str, str]  # name, message
+ROUNDS = 4  # optimisations that are dropped one by one; then all are
 
 
 class StageFailed(Exception):
-    """A stage failed with what is no mistake of the kernel's author. `outputs`: of the stages before; `level`: of what
-    it was given."""
+    """A stage failed for a reason that is not the kernel author's mistake. `outputs`: of the stages before; `level`: of
+    its input."""
 
     def __init__(self, error: InternalError, level: str, outputs: dict[str, Any]):
         super().__init__(str(error))
@@ -39,7 +39,7 @@ class StageFailed(Exception):
 
 class Fallback:
     """Compiles one kernel by `attempt`. `disabled`: what the kernel's options switch off; `reproduce`: writes how to
-    repeat a failure, and says where; `theirs`: whether the user's own stages or assembly may have failed."""
+    repeat a failure, and returns where; `theirs`: whether the user's own stages or assembly may have failed."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Fallback:
         self.dropped: list[Dropped] = []
 
     def run(self) -> StageOutputs:
-        """(outputs by stage, metadata), whose `dropped_optimizations` says what was left out and why."""
+        """Return (outputs by stage, metadata), whose `dropped_optimizations` says what was dropped and why."""
         first: Exception | None = None
         while True:
             session = Session(self.kernel, self.off)
@@ -67,7 +67,7 @@ class Fallback:
                 first = first or error
                 try:
                     found = self._culprit(error, session)
-                except CompilationTimeout:  # while it was looked for
+                except CompilationTimeout:  # during the search
                     found = None
                 if found is None:
                     session.commit()
@@ -79,7 +79,7 @@ class Fallback:
             return outputs, metadata
 
     def _culprit(self, error: Exception, session: Session) -> Application | None:
-        """The application to do without; None if the error is to be raised."""
+        """Return the application to drop; None if the error is to be raised."""
         suspects = {a.name: a for a in session.suspects}
         if suspects and isinstance(error, StageFailed):
             told = "; ".join(map(str, suspects.values()))
@@ -96,7 +96,7 @@ class Fallback:
         return isinstance(error, (PTXASError, StageFailed))
 
     def _search(self, session: Session) -> Application | None:
-        """The first application with which the compilation fails."""
+        """Return the first application with which compilation fails."""
         low, high = 0, len(session.applied)
         if self._fails(low):
             return None
@@ -130,11 +130,11 @@ class Fallback:
             texts = tuple([text for _, text in self.dropped])
             metadata["remarks"] = (*metadata.get("remarks", ()), *texts)
             metadata["dropped_optimizations"] = tuple(self.dropped)
-            metadata["disable_optimizations"] = ",".join(sorted(self.off))  # of its fallbacks, too
+            metadata["disable_optimizations"] = ",".join(sorted(self.off))  # of its variants, too
 
 
 def _summary(error: Exception) -> str:
-    """The first line of what went wrong."""
+    """Return the first line of an error."""
     if isinstance(error, StageFailed):
         error = error.error
     text = error.message if isinstance(error, TesseraError) else str(error)
@@ -142,7 +142,7 @@ def _summary(error: Exception) -> str:
 
 
 def warn_of_dropped(metadata: Mapping[str, Any], file: str, line: int) -> None:
-    """One OptimizationWarning for a kernel, which begins at that line, that was compiled without what failed."""
+    """Emit one OptimizationWarning for a kernel, at its first line, that was compiled without what failed."""
     dropped: Sequence[Dropped] = metadata.get("dropped_optimizations", ())
     if dropped:
         text = "\n".join([text for _, text in dropped])

@@ -1,4 +1,4 @@
-"""Defines the output of compilation: texts of all levels, the binary, metadata; a driver loads and launches it."""
+"""Defines the output of compilation: texts of all levels, binary, metadata. A driver loads and launches it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LOADING = threading.RLock()
 
 
 INTERFACE_VERSION = "3.8.0"  # the release of Triton whose interface this is
-NO_SCRATCH: dict[str, Any] = {  # what Triton's kernels say of memory that ours do not need
+NO_SCRATCH: dict[str, Any] = {  # what Triton's kernels report about memory that ours do not need
     "tmem_size": 0, "global_scratch_size": 0, "global_scratch_align": 1, "profile_scratch_size": 0,
     "profile_scratch_align": 1, "tensordesc_meta": (), "triton_version": INTERFACE_VERSION,
 }  # fmt: skip
 
 
 class AsmDict(dict[str, Any]):
-    """`kernel.asm`: output of each stage by extension; derived views are computed when asked for."""
+    """`kernel.asm`: the output of each stage by extension; derived views are computed lazily."""
 
     def __init__(self, stages: Mapping[str, Any], backend: Backend):
         super().__init__(stages)
@@ -39,7 +39,7 @@ class AsmDict(dict[str, Any]):
         if key in ALIASES and ALIASES[key] in self:
             return self[ALIASES[key]]
         if key == "py" and "tir" in self:
-            printer = importlib.import_module("tessera.compiler.printer")  # few need it
+            printer = importlib.import_module("tessera.compiler.printer")  # rarely needed
             value = printer.print_kernel(parse_module(self["tir"]))
         else:
             value = self.backend.derived(key, self)
@@ -50,7 +50,7 @@ class AsmDict(dict[str, Any]):
 
 
 class LazyDict:
-    """Launch metadata that is computed only when a hook asks for it."""
+    """Launch metadata that is computed only if a hook asks for it."""
 
     def __init__(self, data: dict[str, Any]):
         self.data = data
@@ -67,8 +67,8 @@ class LazyDict:
 
 
 def flatten_arguments(kinds: Iterable[Any], values: Iterable[Any]) -> list[Any]:
-    """The arguments that reach the binary: constants dropped, tuples flattened, a descriptor as base, extents (int32)
-    and strides (int64)."""
+    """Return the arguments that reach the binary: constants dropped, tuples flattened, a descriptor as base, extents
+    (int32) and strides (int64)."""
     found: list[Any] = []
     for kind, x in zip(kinds, values, strict=False):
         if kind == "constexpr":
@@ -101,25 +101,25 @@ class CompiledKernel:
     | `gir`, `ptx`, `cubin` | GPU | the IR with layouts (`ttgir` is the same), PTX, machine code in bytes |
     | `llir` | all | LLVM IR; on a CPU comments name source lines |
     | `object` | CPU | an object file in bytes |
-    | `sass` | GPU | the disassembled machine code, made when it is asked for |
-    | `asm` | CPU | the assembler's text (`s` is the same), made when it is asked for |
-    | `py` | all | the kernel as Python source, made of `tir` when it is asked for |
+    | `sass` | GPU | the disassembled machine code, made on access |
+    | `asm` | CPU | the assembler's text (`s` is the same), made on access |
+    | `py` | all | the kernel as Python source, made from `tir` on access |
 
     | `metadata.…` | on | what it is |
     |---|---|---|
     | `remarks` | all | why an optimisation was not applied where it might be expected, as sentences |
     | `args` | all | the types of the arguments that reach the binary |
     | `written` | all | the numbers of the arguments through which the kernel may store |
-    | `num_warps`, `num_stages`, `num_ctas` | all | as for the launch, like all other options |
+    | `num_warps`, `num_stages`, `num_ctas` | all | the options of the launch, like all other options |
     | `shared` | all | bytes of shared memory of a CTA; 0 on a CPU |
-    | `registers`, `spills` | GPU | registers of a thread, bytes that it spills, as ptxas says |
-    | `warps`, `cluster_dims` | GPU | warps of a CTA with those of producers, CTAs of a cluster |
+    | `registers`, `spills` | GPU | registers of a thread, bytes that it spills, as ptxas reports them |
+    | `warps`, `cluster_dims` | GPU | warps of a CTA including producers', CTAs of a cluster |
     | `scratch_bytes` | CPU | memory that each thread needs besides its stack |
-    | `assumed_disjoint` | CPU | pairs of arguments that this build takes not to overlap |
+    | `assumed_disjoint` | CPU | pairs of arguments that this build assumes not to overlap |
 
     `compiled[grid](*args, stream=None)` launches it with arrays and numbers for all parameters; those of `tl.constexpr`
-    may be left out. It raises LaunchError for another number of arguments, and for arrays that overlap in a way that
-    this build does not expect, `out-of-resources` if the device cannot run it. `asm` raises KeyError for what this
+    may be omitted. It raises LaunchError for another number of arguments, and for arrays that overlap in a way that
+    this build does not support, `out-of-resources` if the device cannot run it. `asm` raises KeyError for what this
     target does not have.
 
     Example:
@@ -138,14 +138,14 @@ class CompiledKernel:
         KeyError: "Unknown key: 'ptx'"
     """
 
-    # What only this process can use lies outside of `__dict__`, which TorchInductor pickles and fills again.
+    # Attributes that only this process can use are not in `__dict__`, which TorchInductor pickles and restores.
     __slots__ = ("__dict__", "__weakref__", "_run", "launcher")
     launcher: Any
 
     n_regs: int
     n_spills: int
     n_max_threads: int
-    simulation: Any = None  # what the last launch on a simulated GPU reports
+    simulation: Any = None  # the report of the last launch on a simulated GPU
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         made = super().__new__(cls)
@@ -183,12 +183,12 @@ class CompiledKernel:
         return f"<CompiledKernel {self.name} for {self.target}>"
 
     def _init_handles(self) -> None:
-        """Load the binary on the current device. OutOfResources if the device cannot run it."""
+        """Load the binary on the current device. Raises OutOfResources if the device cannot run it."""
         if self.module is None:
             self.load(DRIVER_FOR[0](self.target))
 
     def load(self, driver: Any) -> None:
-        """Load the binary, once: a second copy would take the first one's place while another thread runs it."""
+        """Load the binary, once: a second load would replace the first one while another thread runs it."""
         with undivided(), _LOADING:
             if self.module is not None:
                 return
@@ -206,11 +206,11 @@ class CompiledKernel:
             raise OutOfResources(threads, thread_limit, "threads")
 
     def __getitem__(self, grid: Sequence[int]) -> Callable[..., None]:
-        """`kernel[(x, y, z)](*args, stream=None)`; constexpr arguments are skipped, or left out. LaunchError for
+        """`kernel[(x, y, z)](*args, stream=None)`; constexpr arguments are skipped, or omitted. Raises LaunchError for
         another number of arguments.
 
-        Where arrays share memory in a way that this build does not expect, it raises LaunchError; a launch by the
-        kernel function takes another build then.
+        If arrays share memory in a way that this build does not support, it raises LaunchError; a launch by the
+        kernel function takes another build in that case.
         """
         driver = DRIVER_FOR[0](self.target)
         gx, gy, gz = driver.extents(grid)
@@ -237,7 +237,7 @@ class CompiledKernel:
         return self._run
 
     def arguments(self, args: Sequence[object]) -> Iterable[Any]:
-        """From all arguments those that the binary takes."""
+        """Return those of all arguments that the binary takes."""
         return self._picker()(args)
 
     def _make_run(self) -> Callable[..., None]:
@@ -269,7 +269,7 @@ class CompiledKernel:
         return checked
 
     def _pick_of_fewer(self, kinds: tuple[object, ...], args: Sequence[object]) -> Iterable[Any]:
-        """Take the binary's arguments where those of `tl.constexpr` parameters are left out, or all that became
+        """Return the binary's arguments if those of `tl.constexpr` parameters are omitted, or all that became
         constants."""
         params = getattr(getattr(self.src, "fn", None), "params", ())
         declared = {i for i, p in enumerate(params) if p.is_constexpr}

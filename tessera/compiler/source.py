@@ -1,4 +1,4 @@
-"""Defines what can be compiled: a kernel function with a signature, or the text of any IR level in a file."""
+"""Defines what can be compiled: a kernel function with a signature, or the text of any IR level."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tessera.language.callable import JITCallable
 from tessera.language.captures import fingerprint
 from tessera.passes.neutral.wide_index import wide_index
 
-WIDE_ATTR = "wide"  # attribute of an array argument whose storage 32 bits cannot count
-ALIASES = {"ttir": "tir", "ttgir": "gir"}  # the names that Triton gives the same levels
+WIDE_ATTR = "wide"  # attribute of an array argument whose storage needs 64-bit offsets
+ALIASES = {"ttir": "tir", "ttgir": "gir"}  # Triton's names of the same levels
 
 
 class ASTSource:
@@ -50,7 +50,7 @@ class ASTSource:
         self.fn = fn
         self.constants = {_path(fn, k): v for k, v in (constexprs or {}).items()}
         self.signature: dict[str, Any] = {}
-        for p in fn.params:  # parameters that the signature leaves out are compile-time ones
+        for p in fn.params:  # parameters missing in the signature are compile-time ones
             kind = signature.get(p.name, "constexpr")
             self.signature[p.name] = kind
             if kind == "constexpr" and p.has_default:
@@ -59,7 +59,7 @@ class ASTSource:
         self.name = self._symbol()
 
     def _symbol(self) -> str:
-        """The kernel's symbol: the function's name, or what its `repr` option makes of the specialisation."""
+        """Return the kernel's symbol: the function's name, or what its `repr` option returns for the specialisation."""
         make = getattr(self.fn, "repr", None)
         if make is None:
             return self.fn.__name__
@@ -139,7 +139,7 @@ class IRSource:
 
 
 class TextSource:
-    """The front end's output as text: what another process needs to compile a kernel."""
+    """The front end's output as text, from which another process compiles a kernel."""
 
     ext = "tir"
 

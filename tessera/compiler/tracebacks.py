@@ -1,4 +1,4 @@
-"""Trims the compiler's frames off errors of kernels: the text of such an error has the place in the kernel."""
+"""Removes the compiler's frames from errors of kernels, whose text has the location in the kernel."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ R = TypeVar("R")
 
 
 def trim_traceback(fn: Callable[P, R]) -> Callable[P, R]:
-    """Cut tracebacks of errors that leave `fn`, but for failures of tessera itself, and where the knob
-    compilation.front_end_debugging asks for all frames."""
+    """Trim tracebacks of errors that leave `fn`, except failures of tessera itself; the knob
+    compilation.front_end_debugging keeps all frames."""
 
     @wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -32,7 +32,7 @@ def trim_traceback(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def _cut_cause(error: TesseraError) -> None:
-    """Leave only the kernel's frames of an exception that its own Python code raised while it was compiled; errors of
+    """Keep only the kernel's frames of an exception that its own Python code raised during compilation; errors of
     tessera in the chain are only texts."""
     outer: BaseException = error
     cause = error.__cause__

@@ -2,7 +2,7 @@
 
     add(mul(splat(1024), %0), %2)      →  1024 * pid + i            numbers and splats need no text of their own
 
-Operands that the language broadcasts itself stay small: `Text.shape` is the shape that an expression has in the source,
+Operands that the language itself broadcasts stay small: `Text.shape` is the shape of an expression in the source,
 which broadcasts to that of the value.
 """
 
@@ -27,7 +27,7 @@ from tessera.ir import ElementType, Op, elem_of
 from tessera.ops import arith
 from tessera.ops.math import MATH_OPS
 
-COMPARED, OR, XOR, AND, SHIFTED, SUM, PRODUCT, SIGNED, ATOM = range(9)  # how tightly operators bind
+COMPARED, OR, XOR, AND, SHIFTED, SUM, PRODUCT, SIGNED, ATOM = range(9)  # precedence of operators
 INFIX: dict[str, tuple[str, int]] = {
     "add": ("+", SUM), "sub": ("-", SUM), "mul": ("*", PRODUCT), "and": ("&", AND), "or": ("|", OR),
     "xor": ("^", XOR), "shl": ("<<", SHIFTED), "shr": (">>", SHIFTED),
@@ -45,7 +45,7 @@ class NoSource(CompilationError):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An expression. `binds`: how tightly its outermost operator does; `number`: what a literal stands for."""
+    """An expression. `binds`: the precedence of its outermost operator; `number`: the value of a literal."""
 
     text: str
     binds: int = ATOM
@@ -53,22 +53,22 @@ class Text:
     number: bool | int | float | None = None
 
     def within(self, binds: int) -> str:
-        """The expression as an operand of an operator that binds so tightly."""
+        """Return the expression as an operand of an operator with that precedence."""
         return self.text if self.binds >= binds else f"({self.text})"
 
 
-Writer = Callable[[Any, Sequence[Text]], Text]  # of an op of its class, and its operands
+Writer = Callable[[Any, Sequence[Text]], Text]  # takes an op of its class, and the op's operands
 
 
 def type_text(e: ElementType) -> str:
-    """`tl.float32`; of pointers `tl.pointer_type(tl.float32)`."""
+    """Return `tl.float32`; for pointers `tl.pointer_type(tl.float32)`."""
     if isinstance(e, pointer_type):
         return f"tl.pointer_type({type_text(e.element_ty)})"
     return repr(e).replace("tessera.language", "tl")
 
 
 def literal(value: bool | int | float, e: ElementType) -> Text:
-    """A number of type `e`."""
+    """Return a number of type `e`."""
     if isinstance(e, dtype) and e.is_floating():
         value = float(value)
     elif e is int1:
@@ -80,7 +80,7 @@ def literal(value: bool | int | float, e: ElementType) -> Text:
 
 
 def typed(t: Text, e: ElementType) -> Text:
-    """The expression with its type in the source, where a literal would leave that open."""
+    """Return the expression with an explicit type if a literal would leave it open."""
     if t.number is None:
         return t
     return Text(f"tl.full([], {t.text}, {type_text(e)})")
@@ -94,12 +94,12 @@ def joint(texts: Sequence[Text]) -> tuple[int, ...]:
 
 
 def called(function: str, texts: Sequence[Text], *more: str) -> Text:
-    """A call whose result has the joint shape of its operands."""
+    """Return a call whose result has the joint shape of its operands."""
     return Text(f"{function}({', '.join([*(t.text for t in texts), *more])})", ATOM, joint(texts))
 
 
 def _weak(number: Number, e: ElementType) -> bool:
-    """Whether an operator with a tensor of type `e` beside the number computes in `e`."""
+    """Whether an operator on the number and a tensor of type `e` computes in `e`."""
     if isinstance(e, pointer_type):
         return False
     try:
@@ -110,7 +110,7 @@ def _weak(number: Number, e: ElementType) -> bool:
 
 
 def _strong(number: Number, e: ElementType) -> bool:
-    """Whether a function that gives numbers their own type first computes in `e` with the number and a tensor of type
+    """Whether a function that first gives numbers their own type computes in `e` for the number and a tensor of type
     `e`."""
     if isinstance(e, pointer_type):
         return False
@@ -121,7 +121,7 @@ def _strong(number: Number, e: ElementType) -> bool:
 
 
 def operands(op: Op, texts: Sequence[Text], strong: bool = False) -> list[Text]:
-    """The operands of one type, of which at least one tells it."""
+    """Return the operands of one type, at least one of which states it."""
     found: list[Text] = []
     fits = _strong if strong else _weak
     some = any(t.number is None for t in texts)
@@ -170,7 +170,7 @@ def _extremum(op: arith.MinOp | arith.MaxOp, texts: Sequence[Text]) -> Text:
     e = elem_of(op.result.type)
     nan = ["propagate_nan=tl.PropagateNan.ALL"] if op.propagate_nan else []
     found = called(name, operands(op, texts, strong=True), *nan)
-    if e is bfloat16:  # the language gives fp32
+    if e is bfloat16:  # the language computes fp32
         return Text(f"{found.text}.to(tl.bfloat16)", ATOM, found.shape)
     return found
 
@@ -236,7 +236,7 @@ def _is_nan(op: arith.IsNanOp, texts: Sequence[Text]) -> Text:
 
 
 def _of_library(name: str, *types: dtype) -> Writer:
-    """A function of libdevice for operands of some types."""
+    """Return the writer of a libdevice function for operands of some types."""
 
     def write(op: Op, texts: Sequence[Text]) -> Text:
         e = elem_of(op.operands[0].type)
@@ -290,5 +290,5 @@ WRITERS: dict[type[Op], Writer] = {
 
 
 def expression(op: Op, texts: Sequence[Text]) -> Text:
-    """An element-wise op on operands that are written already. NoSource if the language has no such form."""
+    """Return an element-wise op on operands already written. Raises NoSource if the language has no such form."""
     return _sure(op)(op, texts)

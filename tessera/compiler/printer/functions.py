@@ -18,21 +18,21 @@ from tessera.compiler.printer.expressions import (
 from tessera.ir import Block, Op, Value, elem_of, shape_of
 from tessera.ops import arith, control, tile
 
-LONGEST = 88  # characters of an expression that stands inside of another one
+LONGEST = 88  # characters of an expression inside another one
 RESERVED = {"tl", "tessera", "libdevice", "range", "float"}
-NAMES = {  # what a value is called, by the op that computes it
+NAMES = {  # name of a value by the op that computes it
     "addptr": "at", "program_id": "pid", "num_programs": "programs", "arange": "i", "cmp": "mask", "load": "x",
     "reduce": "total", "scan": "prefix", "dot": "acc", "const": "c", "make_descriptor": "desc",
 }  # fmt: skip
-TRANSPARENT = (tile.SplatOp, tile.BroadcastOp)  # the language does these unasked
+TRANSPARENT = (tile.SplatOp, tile.BroadcastOp)  # the language does these implicitly
 
 
-Write = Callable[["Function", Any], None]  # of an op of its class
+Write = Callable[["Function", Any], None]  # takes an op of its class
 
 
 class Function:
-    """Writes the statements of one function. `writers`: by the class of an op; `combine`: gives a region's function its
-    name."""
+    """Writes the statements of one function. `writers`: by op class; `combine`: returns the name of a region's
+    function."""
 
     def __init__(
         self, writers: Mapping[type[Op], Write], combine: Callable[[Block], str], block: Block
@@ -49,7 +49,7 @@ class Function:
         self.lines.append("    " * self.indent + text)
 
     def name(self, stem: str) -> str:
-        """A new name: the stem, or the stem with a number."""
+        """Return a new name: the stem, or the stem with a number."""
         stem = re.sub(r"\W", "_", stem) or "t"
         stem = stem if stem[0].isalpha() or stem[0] == "_" else f"v{stem}"
         found, n = stem, 0
@@ -59,14 +59,14 @@ class Function:
         return found
 
     def named(self, v: Value, text: Text, stem: str = "") -> Text:
-        """A variable that holds an expression."""
+        """Write a variable that holds an expression."""
         assert v.op is not None
         name = self.name(stem or v.name or NAMES.get(v.op.opcode, "t"))
         self.line(f"{name} = {text.text}")
         return Text(name, ATOM, text.shape)
 
     def whole(self, v: Value) -> Text:
-        """A value in its own shape and with its own type, as an argument that is not broadcast."""
+        """Return a value in its own shape and type, as an argument that is not broadcast."""
         t = typed(self.texts[v], elem_of(v.type)) if not shape_of(v.type) else self.texts[v]
         shape = shape_of(v.type)
         if t.shape == shape:
@@ -79,7 +79,7 @@ class Function:
 
     # --- ops ----------------------------------------------------------------------------------------------
     def block(self, block: Block) -> None:
-        """All statements of a block but its end."""
+        """Write all statements of a block but its terminator."""
         for op in block:
             if isinstance(op, control.YieldOp | control.ReturnOp):
                 return
@@ -99,7 +99,7 @@ class Function:
             write(self, op)
 
     def keep(self, v: Value, text: Text, stem: str = "") -> None:
-        """Remember the expression if it is short, pure and used once in this block, else give it a name."""
+        """Keep the expression if it is short, pure and used once in this block; otherwise give it a name."""
         assert v.op is not None
         pure = not v.op.all_effects()
         short = pure and len(text.text) <= LONGEST
@@ -111,7 +111,7 @@ class Function:
 
     # --- control flow ---------------------------------------------------------------------------------------
     def assign(self, names: Sequence[str], values: Sequence[Value]) -> None:
-        """Assign all at once what does not keep its name."""
+        """Assign values to names in one statement, except where the name already holds the value."""
         pairs = [
             (n, t.text)
             for n, v in zip(names, values, strict=True)
@@ -121,11 +121,11 @@ class Function:
             self.line(f"{', '.join(n for n, _ in pairs)} = {', '.join(t for _, t in pairs)}")
 
     def carried(self, values: Sequence[Value], stem: str = "acc") -> list[str]:
-        """Names for values that control flow changes."""
+        """Return names for values that control flow changes."""
         return [self.name(v.name or stem) for v in values]
 
     def nested(self, block: Block, names: Sequence[str]) -> None:
-        """A block whose end assigns to `names`."""
+        """Write a block that assigns to `names` at its end."""
         self.indent += 1
         before = len(self.lines)
         self.block(block)
@@ -136,7 +136,7 @@ class Function:
 
 
 def counted(block: Block) -> dict[Value, list[Block | None]]:
-    """By value: the blocks of those who use it, directly or through ops that need no text."""
+    """Return the blocks in which each value is used, directly or through ops that need no text."""
     found: dict[Value, list[Block | None]] = {}
 
     def visit(v: Value) -> list[Block | None]:

@@ -1,4 +1,4 @@
-"""Prints a function of tile IR as a kernel in Python: `print_kernel(module)`; of a compiled kernel `kernel.asm["py"]`.
+"""Prints a function of tile IR as a Python kernel: `print_kernel(module)`; for a compiled kernel `kernel.asm["py"]`.
 
     @tessera.jit
     def scale(x, n: tl.int32):
@@ -7,8 +7,8 @@
         x0 = tl.load(x + i, mask)
         tl.store(x + i, x0 * 2.0, mask)
 
-Values that are used once stand where they are used, others have names. What is printed compiles to the same operations
-on the same elements; tiles that hold one number many times may have become scalars that the language broadcasts.
+Values used once are written in place, others have names. The printed source compiles to the same operations
+on the same elements; uniform tiles may have become scalars that the language broadcasts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Printer:
         self.functions: dict[tuple[str, ...], str] = {}
 
     def combine(self, block: Block) -> str:
-        """The name of a function for a combine region; equal ones have one name."""
+        """Return the name of a function for a combine region; equal regions share one."""
         f = Function(WRITERS, self.combine, block)
         half = len(block.args) // 2
         stems = ["a", "b"] if half == 1 else [f"{x}{k}" for x in "ab" for k in range(half)]
@@ -65,7 +65,7 @@ class _Printer:
 
 
 def _annotation(t: Type) -> str:
-    """What makes a launch pass the very type: of numbers, which else tell their own."""
+    """Return the annotation that makes a launch pass exactly this type, for numbers and pointers."""
     if isinstance(t, pointer_type):
         return f': "{t.short}"'
     if not isinstance(t, dtype):
@@ -74,9 +74,9 @@ def _annotation(t: Type) -> str:
 
 
 def print_kernel(module: Module) -> str:
-    """The source of a module that holds one kernel: imports, the functions that it reduces by, and the kernel.
+    """Return the source of a module with one kernel: imports, the functions that it reduces by, and the kernel.
 
-    NoSource, with the name of the op, for what the language has no form for: ops of later levels, calls, `while`."""
+    Raises NoSource, with the op's name, for ops without a form in the language: ops of later levels, calls, `while`."""
     (function,) = (f for f in module.body if isinstance(f, control.FuncOp) and f.kernel)
     p = _Printer()
     kernel = p.kernel(function)

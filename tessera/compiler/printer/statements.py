@@ -1,4 +1,4 @@
-"""Writes ops that are no expressions of elements: tiles, memory, control flow. One writer for each class of ops."""
+"""Writes ops other than element-wise ones: tiles, memory, control flow. There is one writer for each class of ops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tessera.ops import control, memory, tile
 
 
 def _plain(template: str) -> Write:
-    """An op whose text is a function of its attributes."""
+    """Return the writer of an op whose text depends only on its attributes."""
 
     def write(f: Function, op: Op) -> None:
         f.keep(op.result, Text(template.format(**op.attrs), ATOM, shape_of(op.result.type)))
@@ -36,7 +36,7 @@ def _expand_dims(f: Function, op: tile.ExpandDimsOp) -> None:
 
 
 def _rearranged(call: Callable[[Op, str], str]) -> Write:
-    """An op on the whole of its operand."""
+    """Return the writer of an op on the whole of its operand."""
 
     def write(f: Function, op: Op) -> None:
         text = call(op, f.whole(op.operands[0]).text)
@@ -96,7 +96,7 @@ def _combine(f: Function, op: tile.CombineOp) -> None:
 
 
 def _pointer(f: Function, v: Value, others: Sequence[Value | None], whole: bool) -> Text:
-    """The pointer of an access, which may stay a scalar only if everything is one."""
+    """Return the pointer of an access, which may stay a scalar only if all operands are scalars."""
     p = f.texts[v]
     wide = whole or any(f.texts[o].shape for o in others if o is not None)
     return f.whole(v) if wide and not p.shape else (f.whole(v) if whole else p)
@@ -192,7 +192,7 @@ def _if(f: Function, op: control.IfOp) -> None:
 
 def _descriptor(f: Function, op: memory.MakeDescriptorOp) -> None:
     shape = ", ".join(f.texts[v].text for v in op.shape)
-    strides = ", ".join([*(f.texts[v].text for v in op.strides[:-1]), "1"])  # what the op demands
+    strides = ", ".join([*(f.texts[v].text for v in op.strides[:-1]), "1"])  # as the op demands
     parts = [f.texts[op.base].text, f"[{shape}]", f"[{strides}]", str(list(op.block_shape))]
     parts += [f'padding_option="{op.padding}"'] if op.padding != "zero" else []
     text = Text(f"tl.make_tensor_descriptor({', '.join(parts)})")
@@ -214,7 +214,7 @@ def _descriptor_store(f: Function, op: memory.DescriptorStoreOp) -> None:
 
 
 def _statement(template: str) -> Write:
-    """An op without results, of one condition."""
+    """Return the writer of an op without results that takes a condition."""
 
     def write(f: Function, op: Op) -> None:
         condition = f.texts[op.operands[0]].text if op.operands else ""
