@@ -132,8 +132,7 @@ def settle(x: np.ndarray, t: Type, rounding: str = "rtne") -> np.ndarray:
 
 
 def _to_int(x: np.ndarray, t: dtype) -> np.ndarray:
-    """Round floats toward zero. They saturate at the width of the conversion (16 bits for 8-bit results), and NaN gives
-    0."""
+    """Round floats toward zero and saturate at the width of the conversion (16 bits for 8-bit results); NaN gives 0."""
     bits = max(t.bits, 16)
     low = -(1 << (bits - 1)) if t.signed else 0
     high = (1 << (bits - 1)) - 1 if t.signed else (1 << bits) - 1

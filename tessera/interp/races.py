@@ -45,8 +45,8 @@ class _Shadow:
 
 @dataclass(slots=True)
 class Races:
-    """Detects races. `extents`: argument names → (first address, end address); `here`: who makes the next access,
-    where."""
+    """Detects races. `extents`: argument names → (first address, end address); `here`: the source of the next
+    access."""
 
     extents: Mapping[str, tuple[int, int]]
     here: tuple[Program, Loc | None] = ((0, 0, 0), None)

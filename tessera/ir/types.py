@@ -73,8 +73,7 @@ class SharedType:
 
     @property
     def slot_bytes(self) -> int:
-        """Distance in bytes between the buffers of a ring of such tiles: a multiple of 128, as the TMA unit
-        requires."""
+        """Distance in bytes between the buffers of a ring of such tiles: a multiple of 128, which TMA requires."""
         return -(-self.bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
 
 

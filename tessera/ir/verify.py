@@ -7,9 +7,9 @@ from tessera.ir.core import Block, Module, Op, Value, require
 
 
 def verify(module: Module, since: int = 0) -> None:
-    """Raise IRError at the first op that breaks a rule. With a time `since` (`fields.clock`) only ops that changed
-    from then on are looked at, and all that is inside of those that are new or were moved: enough for a module that
-    was right before."""
+    """Raise IRError at the first op that breaks a rule. With a time `since` (`fields.clock`), check only ops that
+    changed from then on, and everything inside ops that are new or were moved: this suffices for a module that was
+    valid before."""
     order = _Order()
     for f in module.body:
         _verify_op(f, order, since)
