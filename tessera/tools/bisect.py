@@ -1,8 +1,8 @@
-"""Implements the command `bisect`, which finds the application of an optimisation that makes a program wrong.
+"""Implements the command `bisect`, which finds the application of an optimisation that breaks a program.
 
-The program runs once with all applications, once with none, then with half of those in question, and so on. A run is
-bad if a launch gives other results than the interpreter, or if the program fails. The first application with which it
-does is told with its op and source line; a folder holds the code without and with it."""
+The program runs once with all applications, once with none, then with half of the suspects, and so on. A run is
+bad if a launch gives other results than the interpreter, or if the program fails. The first application with which
+that happens is printed with its op and source line; a folder holds the code without and with it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tessera.tools.compared import run_compared
 
 APPLICATION = re.compile(r"BISECT: running \((\d+)\) (.*)")
 PLACE = re.compile(r" at (.*):(\d+):\d+$")
-REPORT = "TESSERA_BISECT_REPORT"  # set for a run: the file that says what went wrong
-SHOWN_LINES = 12  # of what a program said when it failed
+REPORT = "TESSERA_BISECT_REPORT"  # set for a run: the file for what went wrong
+SHOWN_LINES = 12  # of a failing program's output
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Run:
 
 
 def bisect(args: list[str], program: Callable[[list[str]], int]) -> int:
-    """`bisect [--repeat N] [--timeout S] SCRIPT [ARGS...]`, `bisect -m MODULE`; `program` runs one in this process."""
+    """`bisect [--repeat N] [--timeout S] SCRIPT [ARGS...]`, `bisect -m MODULE`; `program` runs it in this process."""
     if REPORT in os.environ:
         return run_compared(lambda: program(args), os.environ.pop(REPORT))
     parser = argparse.ArgumentParser(
@@ -56,7 +56,7 @@ def bisect(args: list[str], program: Callable[[list[str]], int]) -> int:
 
 
 def _is_program(args: list[str], i: int) -> bool:
-    """Whether the program begins here: behind the options and their values."""
+    """Whether the program begins here: after the options and their values."""
     value = i > 0 and args[i - 1] in ("--repeat", "--timeout")
     return args[i] == "-m" or not (value or args[i].startswith("-"))
 
@@ -67,7 +67,7 @@ class Bisection:
         self.folder = Path(tempfile.mkdtemp(prefix="tessera-bisect-"))
 
     def search(self) -> int:
-        """0 if an application is to blame or nothing is wrong, 1 if the program is wrong without any."""
+        """Return 0 if an application is to blame or nothing is wrong, 1 if the program is wrong without any."""
         bad = self.run(-1)
         if not bad.wrong:
             print(f"right with all {len(bad.applications)} applications of optimisations")
@@ -90,7 +90,7 @@ class Bisection:
         return 0
 
     def run(self, limit: int, dump: str = "") -> Run:
-        """The program, `repeat` times or until it is wrong."""
+        """Run the program, `repeat` times or until it is wrong."""
         found = Run("", {})
         for _ in range(self.repeat):
             found = self._run(limit, dump)
@@ -122,7 +122,7 @@ class Bisection:
         return Run(wrong, made)
 
     def tell(self, number: int, bad: Run) -> None:
-        """The application, what is wrong with it, and the code of kernels without and with it."""
+        """Print the application, what is wrong with it, and where the code of kernels without and with it is."""
         what = bad.applications.get(number, "")
         print(f"\nthe first application that makes the program wrong: ({number}) {what}")
         place = PLACE.search(what)

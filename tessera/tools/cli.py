@@ -1,4 +1,4 @@
-"""Implements the commands `cache` and `tune`, which show what is on disk and move it between machines."""
+"""Implements the commands `cache` and `tune`, which show what is on disk and copy it between machines."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _clear(given: argparse.Namespace) -> int:
 
 
 def export_cache(path: str) -> int:
-    """Write all sound entries of the user's cache to a tar file; returns how many."""
+    """Write all valid entries of the user's cache to a tar file; return how many."""
     store, count = disk_cache(), 0
     with tarfile.open(path, "w:gz", compresslevel=1) as archive:
         for file in _files(store):
@@ -131,7 +131,7 @@ def export_cache(path: str) -> int:
 
 
 def import_cache(path: str) -> int:
-    """Add the entries of a file of `export_cache`; returns how many. Damaged ones are refused: TesseraError."""
+    """Add the entries of a file of `export_cache`; return how many. Raises TesseraError for damaged ones."""
     store, count = disk_cache(), 0
     try:
         with tarfile.open(path, "r:gz") as archive:

@@ -1,5 +1,5 @@
-"""Compares launches with the interpreter: each kernel launch of a program runs a second time, on the same arrays, by
-NumPy and without optimisations, and the results of both are compared up to rounding.
+"""Compares launches with the interpreter: each kernel launch of a program is repeated, on the same arrays, in
+NumPy and without optimisations, and both results are compared up to rounding.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tessera.runtime.arguments.tensors import agree, clone, copy_into, to_numpy
 from tessera.runtime.driver import driver
 from tessera.runtime.jit import JITFunction
 
-WRONG = 86  # the exit status of a program that was ended since a launch gave other results
+WRONG = 86  # the exit status of a program ended by a launch with different results
 
 
 class Difference(SystemExit):
@@ -27,7 +27,7 @@ class Difference(SystemExit):
 
 
 def run_compared(program: Callable[[], Any], report: str) -> int:
-    """Run a program with its launches compared. The file `report` gets what differs or what was raised."""
+    """Run a program and compare its launches. The file `report` gets the difference, or the exception."""
     comparison = Comparison()
     comparison.install()
     try:
@@ -50,7 +50,7 @@ def _write(path: str, text: str) -> None:
 
 
 class Comparison:
-    """Takes the place of `JITFunction._launch`. `skipped`: kernels that the interpreter cannot run."""
+    """Replaces `JITFunction._launch`. `skipped`: kernels that the interpreter cannot run."""
 
     def __init__(self) -> None:
         self.launch = JITFunction._launch  # pyright: ignore[reportPrivateUsage]
@@ -88,7 +88,7 @@ class Comparison:
     def _interpret(
         self, fn: JITFunction, grid: Any, args: Any, kwargs: Any, arrays: Any, before: Any
     ) -> bool:
-        """Repeat the launch by the interpreter, on the arrays as they were. Gives whether it could."""
+        """Repeat the launch by the interpreter, on the arrays as they were. Return whether it could."""
         for x, old in zip(arrays, before, strict=True):
             copy_into(x.array, old)
         chosen = driver.chosen
@@ -139,7 +139,7 @@ class _Array:
 
 
 def arrays_in(values: Iterable[Any]) -> Iterator[_Array]:
-    """The arrays among arguments: also in tuples, and what descriptors describe."""
+    """Yield the arrays among arguments, also in tuples, and those that descriptors describe."""
     for x in values:
         if isinstance(x, (tuple, list)):
             yield from arrays_in(cast("tuple[Any, ...]", x))

@@ -11,7 +11,7 @@ HEADER = re.compile(r"^.*(?:-+ \.text\.|Function : )(\S+).*$", re.M)
 
 
 def get_sass(cubin: bytes, fun: str | None = None) -> str:
-    """SASS of all functions of `cubin`, or of the one named `fun`. ValueError if it is not there."""
+    """Return the SASS of all functions of `cubin`, or of the one named `fun`. Raises ValueError if it is missing."""
     text = disassemble(cubin)
     if fun is None:
         return text
@@ -23,7 +23,7 @@ def get_sass(cubin: bytes, fun: str | None = None) -> str:
 
 
 def extract(file_path: str, fun: str | None = None) -> str:
-    """`get_sass` of a file."""
+    """Return `get_sass` of a file."""
     return get_sass(Path(file_path).read_bytes(), fun)
 
 

@@ -16,7 +16,7 @@ line with carets for the whole chain of inlined calls, and ends with what to do.
 
 
 def catalogue() -> list[type[errors.TesseraError]]:
-    """Every error class, in the order of the source."""
+    """Return every error class, in source order."""
     found: list[type[errors.TesseraError]] = []
     for value in vars(errors).values():
         if (

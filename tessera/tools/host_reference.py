@@ -34,17 +34,17 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-RETURNED = {"compiler.CompiledKernel"}  # by other functions: nobody calls the class
+RETURNED = {"compiler.CompiledKernel"}  # by other functions: users do not call the class
 
 
 def documented(name: str) -> Any:
-    """The object behind a name of `tessera`."""
+    """Return the object behind a name of `tessera`."""
     owner, _, last = f"tessera.{name}".rpartition(".")
     return getattr(import_module(owner), last)
 
 
 def entry(name: str) -> list[str]:
-    """The lines of one name; examples become code blocks."""
+    """Return the lines of one name; examples become code blocks."""
     found = documented(name)
     signature = re.sub(r"'([^']*)'", r"\1", str(inspect.signature(found)))
     text, _, example = (inspect.getdoc(found) or "").partition("\n\nExample:\n")
@@ -59,7 +59,7 @@ def entry(name: str) -> list[str]:
 
 
 def render() -> str:
-    """The text of docs/host.md."""
+    """Return the text of docs/host.md."""
     lines = [
         "# The host API", "",
         "Written by `python -m tessera.tools.pages host` from the docstrings. Tests run every example on the CPU,",

@@ -41,7 +41,7 @@ They have no effect.
 
 
 def rows(group: Group) -> list[str]:
-    """The table of a group."""
+    """Return the table of a group."""
     lines = [f"## {group.title}", "", "| knob | environment | what it does |", "|---|---|---|"]
     for name, knob in group.descriptors().items():
         variables = ", ".join(f"`{n}`" for n in knob.names) or "-"

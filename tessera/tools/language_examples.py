@@ -9,9 +9,9 @@ A docstring ends with the errors that the operation raises, by their codes in do
         >>> tl.arange(4, 8)
         int32[4]: 4, 5, 6, 7
 
-Both are statements of a kernel that begins with SETUP and has HELPERS beside it. The last line of an example is an
-expression (or a statement that sets `r`); its dtype, shape and elements follow. What is in backquotes behind an error
-is code that raises it.
+Both are statements of a kernel that begins with SETUP and can use HELPERS. The last line of an example is an
+expression (or a statement that sets `r`); its dtype, shape and elements follow. The code in backquotes after an error
+raises it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _RAISED = re.compile(r"([a-z-]+): (.*?):\s+`([^`]+)`\.", re.DOTALL)
 
 @dataclass(frozen=True)
 class Raised:
-    """An error that an operation raises: its code in the catalogue, when, and statements that raise it."""
+    """An error that an operation raises: its code in the catalogue, when it is raised, and statements that raise it."""
 
     code: str
     reason: str
@@ -95,7 +95,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class Docstring:
-    """A docstring's parts. `statements` set `r`, the example's result; `result` is what it should be."""
+    """A docstring's parts. `statements` set `r`, the example's result; `result` is its expected text."""
 
     text: str
     raises: tuple[Raised, ...]
@@ -112,14 +112,14 @@ class Result:
     values: np.ndarray
 
     def __str__(self) -> str:
-        """`int32[4]: 4, 5, 6, 7`; of more than 16 elements the first ones."""
+        """Return `int32[4]: 4, 5, 6, 7`; of more than 16 elements the first ones."""
         shape = str(list(self.shape)) if self.shape else ""
         texts = [f"{v:.6g}" for v in self.values[:16]] + ["…"] * (len(self.values) > 16)
         return f"{self.dtype}{shape}: {', '.join(texts)}"
 
 
 def parsed(operation: object) -> Docstring:
-    """The parts of an operation's docstring; what it does not have is empty."""
+    """Return the parts of an operation's docstring; missing parts are empty."""
     text, *found = _SECTIONS.split(inspect.getdoc(operation) or "")
     sections = dict(zip(found[::2], found[1::2], strict=True))
     raises = _RAISED.findall(_dedented(sections.get("Raises", "")))
@@ -138,7 +138,7 @@ def _dedented(text: str) -> str:
 
 
 def inputs() -> list[np.ndarray]:
-    """X, N, A, Z, F and OUT of the examples."""
+    """Return X, N, A, Z, F and OUT of the examples."""
     rows = np.arange(16)
     return [
         np.array([-2, -1, -0.5, 0, 0.5, 1, 2, 3], np.float32),
@@ -151,7 +151,7 @@ def inputs() -> list[np.ndarray]:
 
 
 def source(statements: str) -> str:
-    """The text of a module with the kernel of an example."""
+    """Return the text of a module with the kernel of an example."""
     lines = [*SETUP.splitlines(), *statements.splitlines()]
     return _KERNEL.format(
         helpers=HELPERS, statements="\n".join(f"    {line}" if line else "" for line in lines)
@@ -159,7 +159,7 @@ def source(statements: str) -> str:
 
 
 def run(statements: str, target: str = "interpreter") -> Result:
-    """What `statements` set `r` to; errors of the kernel are raised."""
+    """Run `statements` and return what they set `r` to; errors of the kernel are raised."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "example_of_the_language.py"
         path.write_text(source(statements), encoding="utf-8")
@@ -171,7 +171,7 @@ def run(statements: str, target: str = "interpreter") -> Result:
         driver.set_active(target)
         try:
             with knobs.compilation.scope():
-                knobs.compilation.always_compile = True  # `seen` is called while it compiles
+                knobs.compilation.always_compile = True  # `seen` is called during compilation
                 module.kernel[(1,)](*args)
         finally:
             driver.reset_active()
@@ -180,9 +180,9 @@ def run(statements: str, target: str = "interpreter") -> Result:
     return Result(str(dtype), shape, args[-1][: math.prod(shape)])
 
 
-# Largest error in ulp, as measured with tests/lang/test_libdevice.py on 1024 arguments each (the tests hold the bounds
+# Largest error in ulp, measured with tests/lang/test_libdevice.py on 1024 arguments each (the tests hold the bounds
 # of the docstrings): fp32 on CPU and GPU, fp64 on CPU and GPU. GPU code ran in the simulator, whose hardware functions
-# are exact: ex2.approx, rsqrt.approx and the like add up to 2 ulp in fp32.
+# are exact; on hardware, ex2.approx, rsqrt.approx and the like add up to 2 ulp in fp32.
 ACCURACY = """\
 exp 0.99 1.15 0.50 0.72
 exp2 0.89 0.95 0.50 0.80

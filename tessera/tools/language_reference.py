@@ -64,14 +64,14 @@ WITHOUT_EXAMPLE = ("inline_asm_elementwise",)  # needs a GPU
 
 
 def operation(name: str) -> Any:
-    """The object behind a name: of `tl`, a method of tensors ("tensor.…") or of descriptors ("descriptor.…")."""
+    """Return the object of a name: of `tl`, a method of tensors ("tensor.…") or of descriptors ("descriptor.…")."""
     owner, _, last = name.rpartition(".")
     methods = {"tensor": METHODS, "descriptor": DESCRIPTOR_METHODS}.get(owner)
     return methods[last] if methods is not None else attrgetter(name)(tl)
 
 
 def entry(name: str) -> list[str]:
-    """The lines of one operation."""
+    """Return the lines of one operation."""
     fn = operation(name)
     signature = str(getattr(fn, "signature", None) or inspect.signature(fn))
     signature = re.sub(r" -> '[^']*'$|: '(?!constexpr')[^']*'", "", signature)
@@ -80,7 +80,7 @@ def entry(name: str) -> list[str]:
 
 
 def parts(documented: object) -> list[str]:
-    """The lines of a docstring: its text, errors and example."""
+    """Return the lines of a docstring: its text, errors and example."""
     about = parsed(documented)
     lines = [about.text, ""]
     if about.raises:
@@ -93,13 +93,13 @@ def parts(documented: object) -> list[str]:
 
 
 def _linked(code: str) -> str:
-    """An error's code with its place in the catalogue."""
+    """Return an error's code linked to its entry in the catalogue."""
     name = next(kind.__name__ for kind in catalogue() if kind.code == code)
     return f"[{code}](errors.md#{code}-{name.lower()})"
 
 
 def libdevice() -> list[str]:
-    """A table of the mathematical functions."""
+    """Return a table of the math functions."""
     module = tl.extra.libdevice
     lines = ["| function | what it computes |", "|---|---|"]
     functions: dict[str, object] = dict(sorted(vars(module).items()))
@@ -114,7 +114,7 @@ def libdevice() -> list[str]:
 
 
 def accuracy() -> list[str]:
-    """A table of measured errors."""
+    """Return a table of measured errors."""
     lines = [
         "Largest measured error in ulp. Names without `tl.` are those of `tl.extra.libdevice`; `tl.exp` in fp32 is",
         "quick: on GPUs its error grows with |x|. GPU code was measured in a simulator whose hardware functions are",
@@ -125,7 +125,7 @@ def accuracy() -> list[str]:
 
 
 def render() -> str:
-    """The text of docs/language.md."""
+    """Return the text of docs/language.md."""
     lines = [
         "# The language", "",
         "Written by `python -m tessera.tools.pages language` from the docstrings. Every example runs in the tests",

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # by the three low bits; the fourth is the sign
-NAN = 255  # the scale that is no number
+NAN = 255  # the scale that means NaN
 
 
 def _torch() -> Any:
@@ -17,7 +17,7 @@ def _torch() -> Any:
 
 
 class MXFP4Tensor:
-    """`data`: a code in each byte. Made of numbers (to nearest, ties to even), or of a shape."""
+    """`data`: a code in each byte. It is made from numbers (to nearest, ties to even), or from a shape."""
 
     def __init__(self, data: Any = None, size: Any = None, device: Any = None) -> None:
         self.size = tuple(size) if data is None else tuple(data.shape)
@@ -31,13 +31,13 @@ class MXFP4Tensor:
         return self
 
     def to(self, dtype: object) -> Any:
-        """The numbers in fp32 (or in another type of torch)."""
+        """Return the numbers in fp32 (or in another torch dtype)."""
         torch = _torch()
         table = torch.tensor([*VALUES, *(-v for v in VALUES)], device=self.data.device)
         return table[self.data.long()].to(dtype)
 
     def to_packed_tensor(self, dim: int) -> Any:
-        """Pack two neighbours along `dim` into a byte, the first in its low half; an odd last one is beside a zero."""
+        """Pack two neighbours along `dim` into a byte, the first in its low half; an odd last one is paired with 0."""
         torch = _torch()
         rows = self.data.movedim(dim, -1)
         if rows.shape[-1] % 2:
@@ -45,7 +45,7 @@ class MXFP4Tensor:
         return (rows[..., ::2] | (rows[..., 1::2] << 4)).movedim(-1, dim).contiguous()
 
     def unpack_packed_tensor(self, packed: Any, dim: int, original_shape: Any) -> Any:
-        """The codes that `to_packed_tensor` packed, in their shape."""
+        """Return the codes that `to_packed_tensor` packed, in their shape."""
         rows = packed.movedim(dim, -1)
         codes = _torch().stack((rows & 15, rows >> 4), -1).flatten(-2)
         return codes[..., : original_shape[dim]].movedim(-1, dim).contiguous()
@@ -62,7 +62,7 @@ def _fp4_codes(x: Any) -> Any:
 
 
 class MXScaleTensor:
-    """`data`: exponents with a bias of 127. Made of numbers (rounded down to a power of two), or of a shape."""
+    """`data`: exponents with a bias of 127, made from numbers (rounded down to a power of two) or from a shape."""
 
     def __init__(self, data: Any = None, size: Any = None, device: Any = None) -> None:
         self.size = tuple(size) if data is None else tuple(data.shape)
@@ -70,7 +70,7 @@ class MXScaleTensor:
         self.data: Any = None if data is None else _scale_codes(data)
 
     def random(self, low: float | None = None, high: float | None = None) -> MXScaleTensor:
-        """Fill with powers of two from `low` to `high`, by default all that there are."""
+        """Fill with powers of two from `low` to `high`, by default with all of them."""
         torch = _torch()
         first = 0 if low is None else max(0, math.floor(math.log2(low)) + 127)
         last = 254 if high is None else min(254, max(0, math.floor(math.log2(high)) + 127))

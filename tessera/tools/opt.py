@@ -36,10 +36,10 @@ SEPARATOR = "// -----\n"
 
 
 def run_passes(text: str, passes: list[Pass], target: str = "", disable: str = "") -> Module:
-    """The module `text` after `passes`; the verifier runs after each of them.
+    """Return the module `text` after `passes`; the verifier runs after each of them.
 
-    `target` ("sm_90") gives passes the facts of a GPU; `disable` holds names of optimisations that are left out.
-    Raises ValueError for a target that cannot be read, and whatever error the parser and the passes report.
+    `target` ("sm_90") gives passes the facts of a GPU; `disable` has names of optimisations to leave out.
+    Raises ValueError for a malformed target, and whatever error the parser and the passes raise.
 
     >>> text = "module {} {\\n func {name='f'} (%x: i32) {\\n %y: i32 = neg %x\\n return []\\n}\\n}"
     >>> [op.opcode for op in run_passes(text, parse_pipeline("canonicalize")).walk()]  # `neg` has no user
@@ -61,7 +61,7 @@ def _with_facts(p: Pass, target: str) -> Pass:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The parser of the command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser("tessera opt", description="run passes on IR and print it")
     parser.add_argument("file", help="IR as text (.tir, .gir, .gph); - reads the standard input")
     parser.add_argument("--passes", default="", help='names and options, "a,b{option=1}"')
@@ -71,7 +71,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def opt(args: list[str]) -> int:
-    """The command; 1 if the text, the pipeline or a pass reports an error."""
+    """Run the command; return 1 if the text, the pipeline or a pass reports an error."""
     given = arguments().parse_args(args)
     try:
         text = sys.stdin.read() if given.file == "-" else Path(given.file).read_text("utf-8")

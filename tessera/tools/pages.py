@@ -1,6 +1,6 @@
-"""Writes the pages of docs/ that are made from code: `python -m tessera.tools.pages [--check] [NAME ...]`.
+"""Writes the pages of docs/ that are generated from code: `python -m tessera.tools.pages [--check] [NAME ...]`.
 
-Without names it writes all pages. With --check it writes none, names those that differ, and returns 1 if any does.
+Without names it writes all pages. With --check it writes none, prints those that differ, and returns 1 if any does.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ PAGES = {  # by page: the module whose `render()` gives its text
 
 
 def render(name: str) -> str:
-    """The text of docs/NAME.md, as it should be."""
+    """Return the text of docs/NAME.md, as it should be."""
     return import_module(PAGES[name]).render()
 
 
 def main(args: list[str]) -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser("tessera.tools.pages", description="write pages of docs/")
     parser.add_argument("--check", action="store_true", help="only say which pages are stale")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"all of {', '.join(PAGES)}")

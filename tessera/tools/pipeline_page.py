@@ -45,7 +45,7 @@ On sm_80 (A100) the target's facts name neither TMA nor wgmma. All passes run in
 do what they did above; `pointer-to-tma`, `persist` and `warp-specialize` change nothing, and these do the work instead:
 """
 
-# For each pass, and each time that it runs: what it assumes, and what it leaves.
+# For each pass, and each of its runs: what it assumes, and what it leaves.
 NOTES: dict[str, list[tuple[str, str]]] = {
     "select-tensor-maps": [(
         "Descriptors are as the kernel's author wrote them, on tile IR.",
@@ -195,14 +195,14 @@ SIGNATURE = {
 TILE = {"BM": 128, "BN": 128, "BK": 64}
 OPTIONS = {"num_warps": 8, "num_stages": 3}
 WIDTH = 150
-CONTEXT = 1  # lines that stay beside those that change
+CONTEXT = 1  # unchanged lines shown beside changed ones
 MOST_GONE, MOST_NEW = 4, 60  # lines of one run that are shown
-CHECK = "synchronized"  # runs only where it is asked for, and changes nothing
+CHECK = "synchronized"  # runs only if it is asked for, and changes nothing
 
 
 @dataclass(frozen=True)
 class Step:
-    """One pass at work: its place in the source tree and the text before and after."""
+    """One run of a pass: its file in the source tree, and the text before and after."""
 
     name: str
     path: str
@@ -211,7 +211,7 @@ class Step:
 
 
 def walk(capability: int) -> Iterator[Step]:
-    """The steps of the kernel on a target of this compute capability; the first one is the front end."""
+    """Yield the steps of the kernel on a target of this compute capability; the first one is the front end."""
     backend = NvidiaBackend(GPUTarget("cuda", capability, 32))
     options = backend.parse_options(OPTIONS)
     aligned = {(i,): [["tt.divisibility", 16]] for i in range(len(SIGNATURE))}
@@ -230,7 +230,7 @@ def walk(capability: int) -> Iterator[Step]:
 
 
 def file_of(p: Pass) -> str:
-    """Where a pass is, below tessera/."""
+    """Return the file of a pass, below tessera/."""
     fn: Any = p.fn
     while isinstance(fn, partial):
         fn = fn.func  # pyright: ignore[reportUnknownMemberType]
@@ -238,7 +238,7 @@ def file_of(p: Pass) -> str:
 
 
 def text_of(module: Module, names: Names) -> list[str]:
-    """The module's text with one line for each of its attributes, and the arguments' facts left out."""
+    """Return the module's text with one line for each of its attributes, without the arguments' facts."""
     lines = print_module(module, names=names).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("module "))
     attributes = re.split(r", (?=\w+=)", lines[start].removeprefix("module {").removesuffix("} {"))
@@ -247,7 +247,7 @@ def text_of(module: Module, names: Names) -> list[str]:
 
 
 def change(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """What differs, as lines of a diff."""
+    """Return the differences, as lines of a diff."""
     shown: list[str] = []
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     for group in matcher.get_grouped_opcodes(CONTEXT):
@@ -275,7 +275,7 @@ def block(lines: list[str], kind: str) -> list[str]:
 
 
 def render() -> str:
-    """The page."""
+    """Return the page."""
     source = inspect.getsource(matmul.fn)
     first, *steps = walk(90)
     lines = [INTRODUCTION.format(kernel=source), "## Front end: `tessera/frontend/`", ""]
@@ -297,7 +297,7 @@ def render() -> str:
 
 
 def note(name: str, run: int) -> tuple[str, str]:
-    """What is said of a run (from 0) of a pass. LookupError where nothing is."""
+    """Return the note on a run (from 0) of a pass. Raises LookupError if there is none."""
     notes = NOTES.get(name, [])
     if run >= len(notes):
         raise LookupError(

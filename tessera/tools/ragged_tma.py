@@ -1,4 +1,4 @@
-"""Makes descriptors of arrays one of whose dimensions consists of adjacent slices, each of its own length."""
+"""Makes descriptors of arrays in which one dimension consists of adjacent slices, each of its own length."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["atomic_add_ragged", "create_ragged_descriptor", "load_ragged", "stor
 def create_ragged_descriptor(
     tensor: Any, block_shape: Sequence[int], ragged_dim: int = 0
 ) -> TensorDescriptor:
-    """A descriptor of `tensor` for `load_ragged`, `store_ragged` and `atomic_add_ragged`.
+    """Return a descriptor of `tensor` for `load_ragged`, `store_ragged` and `atomic_add_ragged`.
 
-    Along `ragged_dim` the array is made of slices that follow one another; these functions take the place and the
-    length of one. `block_shape` is as for TensorDescriptor. It raises ValueError for a dimension that the array does
-    not have.
+    Along `ragged_dim` the array consists of slices that follow one another; these functions take the start and the
+    length of one. `block_shape` is as for TensorDescriptor. Raises ValueError for a dimension that the array
+    lacks.
 
     Example:
         >>> from tessera.tools.ragged_tma import create_ragged_descriptor, load_ragged

@@ -1,8 +1,8 @@
-"""Implements the command `widths`: how many bytes each load and store of a program's kernels moves at once, and, where
+"""Implements the command `widths`: how many bytes each load and store of a program's kernels moves at once and, if
 these are few, which fact is missing (docs/debugging.md).
 
-The program runs, and each kernel that it compiles is compiled once more, by the stages up to GPU IR or, on a CPU, to
-LLVM IR. On a GPU the width is what the lowering asks for; on a CPU it is read from the LLVM IR of the source line.
+The program runs, and each kernel that it compiles is compiled again, by the stages up to GPU IR or, for a CPU, to
+LLVM IR. On a GPU the width is the one that the lowering asks for; on a CPU it is read from the source line's LLVM IR.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ WIDE = VECTOR_BITS // 8  # bytes of the widest access of a GPU's thread
 DESCRIPTORS = (ops.DescriptorLoadOp, ops.DescriptorStoreOp, ops.TensorCopyOp)
 ACCESSES = (ops.LoadOp, ops.StoreOp, ops.AsyncCopyOp)
 Access = ops.LoadOp | ops.StoreOp | ops.AsyncCopyOp
-# What moves the elements of a vector one by one in a CPU's LLVM IR.
+# LLVM IR of a CPU that moves the elements of a vector one by one.
 GATHERED = r"@llvm\.masked\.gather|= insertelement .*\n.*= load"
 SCATTERED = r"@llvm\.masked\.scatter|= extractelement .*\n.*store (?!<)"
-# Nobody can promise anything of these: they are blamed where there is nothing else.
+# Nothing can be promised about these: they are blamed only if there is nothing else.
 FIXED = (ops.ProgramIdOp, ops.NumProgramsOp, ops.ConstOp)
 Bad = Callable[[AxisFacts, Value, int], bool]  # whether a value's facts along a dimension are weak
 
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """One access: where it is, what it does, how much it moves at once, and the facts that allow no more."""
+    """One access: its source line, what it does, how much it moves at once, and the facts that allow no more."""
 
     place: str
     what: str
@@ -52,8 +52,8 @@ class Width:
 
 
 def widths(module: Module, backend: Backend, options: Options) -> list[Width]:
-    """The loads and stores of tiles in a module as the front end emits it, in program order, equal ones once; atomics
-    have widths of their own and are left out."""
+    """Return the loads and stores of tiles in a module from the front end, in program order, equal ones once. Atomics
+    are left out, since they have widths of their own."""
     stages, metadata = backend.stages(options), {"name": ""}
     module = stages["tir"](module, metadata)
     measure = _on_gpu
@@ -91,7 +91,7 @@ def _on_cpu(code: dict[str, str], op: Access, axis: AxisAnalysis) -> tuple[str, 
 
 
 def _by_place(llir: str) -> dict[str, str]:
-    """The code of each source line, which comments name."""
+    """Return the code of each source line that comments name."""
     found: dict[str, str] = {}
     for part in re.split(r"^  ; ", llir, flags=re.MULTILINE)[1:]:
         where, _, code = part.partition("\n")
@@ -101,7 +101,7 @@ def _by_place(llir: str) -> dict[str, str]:
 
 # --- why ------------------------------------------------------------------------------------------------------------
 def _why(op: Access, axis: AxisAnalysis, wanted: int) -> str:
-    """The facts that allow fewer than `wanted` elements at once, and the values to blame."""
+    """Return the facts that allow fewer than `wanted` elements at once, and the values to blame."""
     facts, size = axis.facts(op.ptr), elem_of(op.ptr.type).element_ty.storage_bytes
     d = max(range(len(facts.contiguity)), key=lambda i: (facts.contiguity[i], i))
     found: list[str] = []
@@ -123,12 +123,12 @@ def _why(op: Access, axis: AxisAnalysis, wanted: int) -> str:
 
 
 def _apart(wanted: int) -> Bad:
-    """Whether elements neither follow each other nor are equal."""
+    """Return a test whether elements are neither consecutive nor equal."""
     return lambda f, v, d: max(f.contiguity[d], f.constancy[d]) < wanted
 
 
 def _odd(wanted: int, size: int) -> Bad:
-    """Whether numbers do not begin at multiples of `wanted`, addresses of `wanted * size` bytes, masks with a run."""
+    """Return a test for runs that are misaligned: of `wanted` numbers, `wanted * size` bytes, or equal masks."""
 
     def bad(f: AxisFacts, v: Value, d: int) -> bool:
         if elem_of(v.type) is int1:
@@ -140,12 +140,12 @@ def _odd(wanted: int, size: int) -> Bad:
 
 
 class Blame:
-    """Finds the values in which a weak fact begins: those whose own operands are good."""
+    """Finds the values in which a weak fact originates: those whose own operands are good."""
 
     def __init__(self, axis: AxisAnalysis, bad: Bad):
         self.axis, self.bad = axis, bad
         self.seen: set[Value] = set()
-        self.found: dict[str, bool] = {}  # name → whether nobody can promise anything of it
+        self.found: dict[str, bool] = {}  # name → whether nothing can be promised about it
 
     def of(self, v: Value, d: int) -> str:
         self._walk(v, d)
@@ -167,7 +167,7 @@ class Blame:
         elif isinstance(op, ops.TransOp):
             d = op.order[d]
         weak = [x for x in sources if self._is_weak(x, d)]
-        if isinstance(op, ops.MulOp):  # of a row's number times a stride the stride is to blame
+        if isinstance(op, ops.MulOp):  # in a row index times a stride, the stride is to blame
             weak = [x for x in weak if self._is_uniform(x)] or weak
         for x in weak:
             self._walk(x, min(d, max(len(shape_of(x.type)) - 1, 0)))
@@ -207,7 +207,7 @@ def _what(op: Op) -> str:
 # --- the command ----------------------------------------------------------------------------------------------------
 @contextmanager
 def reported(target: GPUTarget | None = None) -> Generator[None]:
-    """While this lasts, the widths of each kernel that is compiled are printed, for `target` or for its own."""
+    """Within the context, print the widths of each kernel that is compiled, for `target` or for its own."""
 
     def made(backend: Backend, options: Options, stage: Stage) -> Stage:
         return _telling(backend, options, target, stage)
@@ -233,7 +233,7 @@ def _telling(backend: Backend, options: Options, target: GPUTarget | None, stage
 
 
 def command(args: list[str], program: Callable[[list[str]], int]) -> int:
-    """`widths [--target sm_90] SCRIPT [ARGS...] | -m MODULE [ARGS...]`; `program` runs one in this process."""
+    """`widths [--target sm_90] SCRIPT [ARGS...] | -m MODULE [ARGS...]`; `program` runs it in this process."""
     target = None
     if args[:1] == ["--target"]:
         found = re.fullmatch(r"sm_(\d+)", args[1] if len(args) > 1 else "")

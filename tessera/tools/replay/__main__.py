@@ -16,7 +16,7 @@ QUICK = "sm_90,avx2"
 
 
 def compare(given: argparse.Namespace) -> int:
-    """Print what differs; 1 if the code of a kernel does, unless allowed."""
+    """Print the differences; return 1 if a kernel's code differs, unless allowed."""
     inputs = os.path.abspath(given.inputs) if given.inputs else ""
     targets = given.targets or ("" if given.full else QUICK if given.quick else "")
     settings = Settings(targets, given.only, inputs, given.full, given.jobs)
@@ -32,7 +32,7 @@ def compare(given: argparse.Namespace) -> int:
 
 
 def _record(given: argparse.Namespace) -> int:
-    """Run the program, which may end the process by itself."""
+    """Run the program, which may end the process itself."""
     if given.program in ([], ["-m"]):
         raise ReplayError("record needs a program: FILE ARGS, or -m MODULE ARGS")
     record_program(Path(given.folder), given.program)

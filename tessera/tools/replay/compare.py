@@ -1,4 +1,4 @@
-"""Compares two recordings: which kernels differ, at which level, with the numbers and a diff of each."""
+"""Compares two recordings: which kernels differ, at which level, with figures and a diff of each."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CODE = (
     "cubin",
     "object",
 )  # levels that must be equal; tile and GPU IR are only shown
-# What says nothing about a kernel: LLVM IR's comments name our primitives and source lines, in PTX's LLVM numbers all
-# calls of the process; remarks in IR name source files, whose folders are temporary ones.
+# Text that is irrelevant for a kernel: LLVM IR's comments name our primitives and source lines; in PTX, LLVM numbers
+# all calls of the process; remarks in IR name source files in temporary folders.
 NOISE = {
     "tir": re.compile(rb"(?<![^\s'\"])(?:/[^\s'\":/]+)+/(?=[^\s'\":/]+\.py:)"),
     "llir": re.compile(rb"^ *;.*\n", re.M),
@@ -39,7 +39,7 @@ UNITS = {
 
 
 class Recording:
-    """What the recorder wrote: facts by key and the products."""
+    """A file of the recorder: facts by key, and the products."""
 
     def __init__(self, path: Path):
         self.archive = zipfile.ZipFile(path)
@@ -56,14 +56,14 @@ class Recording:
 
 
 def without_noise(product: bytes, level: str) -> bytes:
-    """What comparisons look at: the product without comments and without the folders of source files."""
+    """Return the product without comments and without the folders of source files, for comparisons."""
     noise = NOISE.get(level)
     return noise.sub(b"", product) if noise is not None else product
 
 
 @dataclass
 class Change:
-    """One kernel whose code is another: the levels that differ, and the numbers as text."""
+    """One kernel whose code has changed: the levels that differ, and the figures as text."""
 
     key: str
     levels: list[str]
@@ -75,7 +75,7 @@ class Change:
 
 @dataclass
 class Comparison:
-    """The kernels of two recordings by what came of them."""
+    """The kernels of two recordings, grouped by how they compare."""
 
     before: Recording
     after: Recording
@@ -124,7 +124,7 @@ class Comparison:
                 self.metadata[name] = self.metadata.get(name, 0) + 1
 
     def differing(self, key: str) -> list[str]:
-        """The levels whose products differ."""
+        """Return the levels whose products differ."""
         levels = dict.fromkeys([*self.before.levels(key), *self.after.levels(key)])
         return [
             x for x in levels if self._meant(self.before, key, x) != self._meant(self.after, key, x)
@@ -145,7 +145,7 @@ class Comparison:
 
 
 def summary(found: Comparison, listed: int = 40) -> str:
-    """The comparison as text: counts, each changed kernel, compile times."""
+    """Return the comparison as text: counts, each changed kernel, compile times."""
     parts = {
         "identical": found.identical, "changed": found.changed, "only before": found.only_before,
         "only after": found.only_after, "refused on both sides": found.fails,
@@ -170,14 +170,14 @@ def summary(found: Comparison, listed: int = 40) -> str:
 
 
 def _by_file(keys: list[str]) -> Iterator[str]:
-    """The kernels of each file in one line."""
+    """Yield a line for the kernels of each file."""
     for file, found in groupby(keys, lambda key: key.rpartition("/")[0]):
         names = sorted({key.rpartition("/")[2].partition("@")[0] for key in found})
         yield f"{file}: {', '.join(names[:8])}" + (f", … ({len(names)})" if len(names) > 8 else "")
 
 
 def write_diffs(found: Comparison, folder: Path) -> int:
-    """A unified diff for each level of each changed kernel, and of other IR; returns how many files."""
+    """Write a unified diff for each level of each changed kernel, and of other IR; return how many files."""
     count = 0
     folder.mkdir(parents=True, exist_ok=True)
     for key in [*(change.key for change in found.changed), *found.renamed_ir]:
@@ -193,7 +193,7 @@ def write_diffs(found: Comparison, folder: Path) -> int:
 
 
 def _shown(product: bytes, level: str) -> list[str]:
-    """The lines of a product; machine code as SASS where it can be disassembled."""
+    """Return the lines of a product; machine code as SASS if it can be disassembled."""
     if level == "object":
         return [f"{len(product)} bytes"]
     if level == "cubin":

@@ -19,7 +19,7 @@ from tessera.ir import Module, print_module
 
 @contextmanager
 def recording(folder: Path) -> Generator[None]:
-    """While this lasts, each kernel that is compiled in this process or in one forked from it is written to `folder`:
+    """Within the context, write each kernel that this process or a fork of it compiles to `folder`:
     NAME-HASH.tir and NAME-HASH.json. Equal inputs are written once. The disk cache is not used."""
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -33,8 +33,8 @@ def recording(folder: Path) -> Generator[None]:
 
 @contextmanager
 def watched(name: str, made: Callable[[Backend, Options, Stage], Stage]) -> Generator[None]:
-    """While this lasts, the first stage of each compilation is what `made` makes of it; the disk cache is not used.
-    `name` tells apart what is compiled meanwhile."""
+    """Within the context, replace the first stage of each compilation by the result of `made`; the disk cache is not
+    used. `name` distinguishes what is compiled meanwhile."""
 
     def inspect(
         backend: Backend | None = None, stages: dict[str, Stage] | None = None,
@@ -66,7 +66,7 @@ def _writing(folder: Path, backend: Backend, options: Options, stage: Stage) -> 
 
 
 def given_options(backend: Backend, options: Options) -> dict[str, Any]:
-    """The options that are not the target's defaults."""
+    """Return the options that differ from the target's defaults."""
     defaults = asdict(backend.parse_options({}))
     return {k: v for k, v in asdict(options).items() if v != defaults[k] and k != "target"}
 

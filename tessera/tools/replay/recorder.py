@@ -1,8 +1,8 @@
-"""Compiles every kernel that a source tree offers and writes the products into one zip file.
+"""Compiles every kernel that a source tree offers, and writes the products into one zip file.
 
     python -P recorder.py TREE OUT.zip [--targets sm_90,avx2] [--jobs 2] [--only TEXT] [--inputs DIR] [--no-binary]
 
-This file runs by itself, with PYTHONPATH=TREE, since TREE may be older than this tool. Therefore it uses nothing of
+This file runs on its own, with PYTHONPATH=TREE, since TREE may be older than this tool. Therefore it uses nothing of
 tessera but `compile`, `ASTSource`, `GPUTarget` and `knobs`. The kernels come from all Python files of TREE's examples,
 benchmarks and tests that have a function `specimens()`, and from recorded tile IR (DIR/*.tir beside *.json).
 """
@@ -47,14 +47,14 @@ ON_PATH = (
     "tests",
     "tests/unit",
 )  # where these folders' files import from
-BINARIES = ("cubin", "object")  # stages that quick recordings leave out
+BINARIES = ("cubin", "object")  # stages that quick recordings omit
 NUMBERS = ("registers", "spills", "shared", "warps", "scratch_bytes")
 OFFERS = "def specimens("
 
 
 @dataclass
 class Input:
-    """One kernel to compile: a source, or the path of tile IR, with its options and the targets that it is for."""
+    """One kernel to compile: a source, or the path of tile IR, with its options and its targets."""
 
     key: str
     source: Any
@@ -70,7 +70,7 @@ class Input:
 
 
 def source_of(specimen: Any) -> ASTSource:
-    """The specimen's `source`, or one as a launch with aligned arrays and sizes divisible by 16 makes it."""
+    """Return the specimen's `source`, or that of a launch with aligned arrays and sizes divisible by 16."""
     if hasattr(specimen, "source"):
         return specimen.source
     names = specimen.kernel.arg_names
@@ -85,7 +85,7 @@ def source_of(specimen: Any) -> ASTSource:
 
 
 def load(path: Path) -> Any:
-    """The module of a file, whose name may be no Python name."""
+    """Return the module of a file, whose name need not be a Python name."""
     name = "replay_" + re.sub(r"\W", "_", path.stem)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -107,7 +107,7 @@ def offering_files(tree: Path) -> Iterator[Path]:
 
 
 def offered(tree: Path, index: dict[str, Any]) -> Iterator[Input]:
-    """The inputs of all files with `specimens()`. A file that cannot be loaded gets an entry with its error."""
+    """Yield the inputs of all files with `specimens()`. A file that cannot be loaded gets an entry with its error."""
     for path in offering_files(tree):
         folder = path.relative_to(tree).parts[0]
         count: Counter[str] = Counter()
@@ -125,7 +125,7 @@ def offered(tree: Path, index: dict[str, Any]) -> Iterator[Input]:
 
 
 def recorded(folder: str) -> Iterator[Input]:
-    """Tile IR that `replay record` wrote."""
+    """Yield tile IR that `replay record` wrote."""
     for path in sorted(glob.glob(os.path.join(folder, "*.tir"))):
         facts = json.loads(Path(path).with_suffix(".json").read_text(encoding="utf-8"))
         key = f"recorded/{Path(path).stem}"
@@ -133,7 +133,7 @@ def recorded(folder: str) -> Iterator[Input]:
 
 
 def told(error: BaseException) -> str:
-    """The class and the first line of an error: the rest names files."""
+    """Return the class and the first line of an error: the rest names files."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
@@ -153,7 +153,7 @@ JOBS: list[
 
 
 def compiled(job: int) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """(key, facts, product by level) of one kernel for one target."""
+    """Return (key, facts, product by level) of one kernel for one target."""
     made, target = JOBS[job]
     key = f"{made.key}@{target}"
     start = sum(os.times()[:4])
@@ -161,7 +161,7 @@ def compiled(job: int) -> tuple[str, dict[str, Any], dict[str, Any]]:
         kernel = compile(made.source, target=GPUTarget(*TARGETS[target]), options=made.options)
     except Exception as error:
         return key, {"error": told(error)}, {}
-    facts: dict[str, Any] = {"seconds": sum(os.times()[:4]) - start}  # with ptxas's
+    facts: dict[str, Any] = {"seconds": sum(os.times()[:4]) - start}  # including ptxas's
     metadata = kernel.metadata._asdict()
     facts |= {name: metadata[name] for name in NUMBERS if metadata.get(name) is not None}
     left_out = {"hash", "target", "timings", "remarks", *NUMBERS}

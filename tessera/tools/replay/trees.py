@@ -1,7 +1,7 @@
-"""Records source trees: a commit or the working tree is copied to one fixed place and compiled there.
+"""Records source trees: a commit or the working tree is copied to a fixed path and compiled there.
 
-Both sides of a comparison lie at the same path, one after the other, so that no path tells them apart. A recording of
-a commit is kept and used again.
+Both sides of a comparison are at the same path, one after the other, so that paths do not differ. The recording of
+a commit is kept and reused.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Settings:
     jobs: int = 1
 
     def arguments(self) -> list[str]:
-        """For the recorder."""
+        """The recorder's arguments."""
         given = ["--jobs", str(self.jobs)]
         for name in ("targets", "only", "inputs"):
             if getattr(self, name):
@@ -61,11 +61,11 @@ class Settings:
 
 
 class NoCommit(ReplayError):
-    """There is no such commit here, as in a shallow clone, or no repository."""
+    """The commit is not here, as in a shallow clone, or there is no repository."""
 
 
 def _ptxas() -> str:
-    """The path of the assembler; "" if there is none."""
+    """Return the path of the assembler; "" if there is none."""
     try:
         return find_tool("ptxas")
     except ToolNotFound:
@@ -73,7 +73,7 @@ def _ptxas() -> str:
 
 
 def git(*arguments: str) -> bytes:
-    """What git prints. ReplayError if it fails."""
+    """Return what git prints. Raises ReplayError if it fails."""
     try:
         done = subprocess.run(["git", *arguments], capture_output=True, check=False)
     except FileNotFoundError as error:
@@ -84,7 +84,7 @@ def git(*arguments: str) -> bytes:
 
 
 def tree_of(commit: str) -> str:
-    """The hash of a commit's tree. NoCommit if it is not here."""
+    """Return the hash of a commit's tree. Raises NoCommit if it is not here."""
     try:
         return git("rev-parse", "--verify", f"{commit}^{{tree}}").decode().strip()
     except ReplayError as error:
@@ -92,7 +92,7 @@ def tree_of(commit: str) -> str:
 
 
 def working_tree() -> str:
-    """A hash of the files of the working tree, as they are now."""
+    """Return a hash of the current files of the working tree."""
     digest = hashlib.sha256()
     for name in _working_files():
         digest.update(name.encode() + b"\0" + hashlib.sha256(Path(name).read_bytes()).digest())
@@ -100,7 +100,7 @@ def working_tree() -> str:
 
 
 def recording_of(commit: str | None, settings: Settings) -> Path:
-    """The recording of a commit, or of the working tree for None: made, or taken from an earlier call."""
+    """Return the recording of a commit, or of the working tree for None; make it unless an earlier call has."""
     home = Path(str(knobs.cache.dir)) / "replay"
     home.mkdir(parents=True, exist_ok=True)
     key = tree_of(commit) if commit is not None else working_tree()
@@ -121,7 +121,7 @@ def recording_of(commit: str | None, settings: Settings) -> Path:
 
 @contextmanager
 def _locked(path: Path) -> Generator[None]:
-    """One recording at a time: they share a place."""
+    """Allow one recording at a time, since they share a path."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -137,7 +137,7 @@ def _copy_commit(commit: str, tree: Path) -> None:
 
 
 def _copy_working_tree(tree: Path) -> None:
-    """Tracked files as they are now, and new ones that git does not ignore."""
+    """Copy tracked files as they are now, and new ones that git does not ignore."""
     for name in _working_files():
         target = tree / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ def _working_files() -> Iterator[str]:
 
 
 def _record(tree: Path, out: Path, settings: Settings) -> None:
-    """Run the recorder on a tree, in a process without the user's knobs. ReplayError if it fails."""
+    """Run the recorder on a tree, in a process without the user's knobs. Raises ReplayError if it fails."""
     partial = out.with_suffix(".partial")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TESSERA_", "TRITON_"))}
     kept |= {k: v for k, v in os.environ.items() if k.startswith("TESSERA_") and "PATH" in k}
