@@ -17,14 +17,14 @@ FIELDS = "__aggregate_fields__"
 
 
 class ConstexprFunction(Sourced, ByName):
-    """A Python function that runs while a kernel is compiled: constexpr in, constexpr out. On the host it takes plain
-    values, too, and gives what it returns."""
+    """A Python function that runs while a kernel is compiled: constexpr in, constexpr out. On the host it also takes
+    plain values, and returns what the function returns."""
 
     def __init__(self, fn: Callable[..., Any]):
         self.fn = fn
         functools.update_wrapper(self, fn, updated=())
 
-    # As jitted functions have it: TorchInductor writes the functions that a kernel uses into its own programs.
+    # Jitted functions have it, too: TorchInductor writes the functions that a kernel uses into its own programs.
     @property
     def __globals__(self) -> dict[str, Any]:
         return self.fn.__globals__  # type: ignore[attr-defined]
@@ -35,14 +35,14 @@ class ConstexprFunction(Sourced, ByName):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs and PLAIN.issuperset(
             map(type, args)
-        ):  # grids are computed so, at each launch
+        ):  # grids are computed this way at each launch
             return self.fn(*args)
         values = [unwrap(a) for a in args]
         return self.fn(*values, **{k: unwrap(v) for k, v in kwargs.items()})
 
     @property
     def cache_key(self) -> str:
-        """Hash of the function's code and of what it can reach."""
+        """Hash of the function's code and of everything that it can reach."""
         return fingerprint(self.fn)
 
     def __repr__(self) -> str:
@@ -131,7 +131,7 @@ def aggregate(cls: type) -> Any:
 
 
 def _defaults(cls: type, fields: dict[str, Any]) -> dict[str, Any]:
-    """The values of fields that need not be given; those of a base class are inherited."""
+    """Return the values of fields that may be omitted; those of a base class are inherited."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__[:-1]):
         found.update((n, base.__dict__[n]) for n in fields if n in base.__dict__)
@@ -156,7 +156,7 @@ def _make_init(fields: dict[str, Any], defaults: dict[str, Any]) -> Callable[...
 
 
 def _closing(init: Callable[..., None]) -> Callable[..., None]:
-    """A plain `__init__` followed by the check that the instance is complete."""
+    """Return a plain `__init__` followed by the check that the instance is complete."""
 
     @functools.wraps(init)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -168,7 +168,7 @@ def _closing(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def close(instance: Any) -> None:
-    """Check that every field is set, and forbid changes from now on."""
+    """Check that every field is set, and forbid further changes."""
     fields = getattr(class_of(instance), FIELDS)
     missing = [n for n in fields if n not in instance.__dict__]
     if missing:
@@ -194,12 +194,12 @@ def _fits(value: Any, annotation: Any) -> bool:
 
 
 def field_values(instance: Any) -> dict[str, Any]:
-    """The fields of an aggregate in the order of their declaration."""
+    """Return the fields of an aggregate in order of declaration."""
     return {n: instance.__dict__[n] for n in getattr(class_of(instance), FIELDS)}
 
 
 def replace_fields(instance: Any, **changes: Any) -> Any:
-    """A copy of an aggregate with some fields changed. TypeError for an unknown field."""
+    """Return a copy of an aggregate with some fields changed. Raises TypeError for an unknown field."""
     fields = getattr(class_of(instance), FIELDS)
     for name in changes:
         if name not in fields:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tessera.language.values import tensor
 
 if TYPE_CHECKING:
-    constexpr = Any  # kernels compute with numbers where they are annotated constexpr
+    constexpr = Any  # kernels can use numbers that are annotated constexpr
 else:
     from tessera.language.values import constexpr
 

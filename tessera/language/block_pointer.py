@@ -12,7 +12,7 @@ from tessera.language.values import BoundMethod, constexpr, tensor, tuple
 
 @aggregate
 class block_pointer:
-    """`base`: scalar pointer; `shape`, `strides`, `offsets`: int64 scalars or constexpr ints, one a dimension."""
+    """`base`: scalar pointer; `shape`, `strides`, `offsets`: int64 scalars or constexpr ints, one per dimension."""
 
     base: tensor
     shape: tuple

@@ -1,4 +1,4 @@
-"""Declares operations of the language by `@builtin`, a signature and a docstring; the front end holds what they do."""
+"""Declares operations of the language by `@builtin`, a signature and a docstring; the front end implements them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ArgumentBinder:
     def bind(
         self, args: list[Any], kwargs: dict[str, Any]
     ) -> tuple[list[Any], list[Any], dict[str, Any]]:
-        """(one value a positional parameter, surplus positional values, keyword-only values)."""
+        """Return (one value per positional parameter, surplus positional values, keyword-only values)."""
         n = len(self.names)
         bound, extra = args[:n], args[n:]
         if extra and self.variadic is None:

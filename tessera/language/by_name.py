@@ -1,4 +1,4 @@
-"""Pickles what stands for a function by its name, as functions are."""
+"""Pickles what replaces a function by its name, as functions are pickled."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 class ByName:
-    """Base of objects that a decorator puts in the place of a function: they are pickled and copied by name, where
-    that finds them; else by value."""
+    """Base of objects by which a decorator replaces a function: they are pickled and copied by name if that name leads
+    to them, else by value."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         path: str = getattr(self, "__qualname__", "")

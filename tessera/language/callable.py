@@ -1,4 +1,4 @@
-"""Defines `JITCallable`, a Python function as the compiler sees it — parameters, source, what it captures, its cache
+"""Defines `JITCallable`, a Python function as the compiler sees it: its parameters, source, captured values and cache
 key."""
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tessera.language.watching import Place, frozen, place_in, place_of_cell, pl
 
 
 class JITCallable(Sourced, ByName):
-    """A function that only kernels can call: its body is read, not run.
+    """A function that only kernels can call: its body is compiled, not run.
 
-    Raises SourceNotFound when the function's source cannot be found.
+    Raises SourceNotFound if the function's source cannot be found.
     """
 
-    is_library = False  # of tessera itself: its source belongs to the compiler's version
+    is_library = False  # of tessera itself: its source is part of the compiler's version
     must_use: str | None = None
     __name__: str  # of the function, as its other dunder names
     __qualname__: str
@@ -51,11 +51,11 @@ class JITCallable(Sourced, ByName):
         self.do_not_specialize_on_alignment = list(do_not_specialize_on_alignment or ())
         self.module: str = fn.__module__
         self.hash: str | None = None
-        # Constants that the function or one that it calls names, and must not change: (value, where it was found).
+        # Constants that the function or a callee names, and that must not change: (value, where it was found).
         self.used_global_vals: dict[tuple[str, int], tuple[Any, Any]] = {}
-        # For those that a called function names: that function.
+        # For constants that a callee names: that callee.
         self._used_by: dict[tuple[str, int], JITCallable] = {}
-        # The objects that its other names stand for; if one changes, the function is compiled anew.
+        # The objects that its other names refer to; if one changes, the function is compiled again.
         self._watched: dict[tuple[str, int], Place] = {}
         self._callees: list[JITCallable] = []
         functools.update_wrapper(self, fn, updated=())
@@ -90,7 +90,7 @@ class JITCallable(Sourced, ByName):
 
     # --- source -----------------------------------------------------------------------------------------------
     def _unsafe_update_src(self, text: str) -> None:
-        """Compile `text` instead of the function's own source; callers reset `hash` of whoever uses it."""
+        """Compile `text` instead of the function's own source; callers reset the `hash` of functions that use it."""
         self.source.replace(text)
         self.hash = None
 
@@ -115,13 +115,13 @@ class JITCallable(Sourced, ByName):
         return len(self.source.indent)
 
     def parse(self) -> ast.Module:
-        """A module that holds exactly the function's definition."""
+        """Return a module that holds exactly the function's definition."""
         return ast.Module([self.source.tree()], [])
 
     # --- what it captures -------------------------------------------------------------------------------------
     def closure(self) -> dict[str, Any]:
-        """The variables of enclosing functions that the function uses, by name; unset ones are left out."""
-        if not callable(self.fn):  # not after unpickling
+        """Return the variables of enclosing functions that the function uses, by name; unset ones are omitted."""
+        if not callable(self.fn):  # not available after unpickling
             raise LaunchError(
                 f"kernel {self.__name__} was pickled without what it captures and cannot be compiled here",
                 help="define it at the top level of a module: then it is pickled by name, as functions are",
@@ -146,14 +146,14 @@ class JITCallable(Sourced, ByName):
             self._make_key()
             if (
                 self._changed_constants() or self._changed()
-            ):  # since a function that it calls was looked at
+            ):  # since a function that it calls was checked
                 self._forget()
                 self._make_key()
         assert self.hash is not None
         return self.hash
 
     def _make_key(self) -> None:
-        self.hash = f"recursion:{self.__qualname__}"  # what a recursive call contributes
+        self.hash = f"recursion:{self.__qualname__}"  # the contribution of a recursive call
         self.used_global_vals, self._used_by = {}, {}
         self._watched, self._callees = {}, []
         digest = hashlib.sha256(f"{self.src}\n{self.starting_line_number}".encode())
@@ -195,7 +195,7 @@ class JITCallable(Sourced, ByName):
                     yield f"{name}={text}"
 
     def _watch(self, place: Place | None) -> None:
-        """Compile anew when something else is found there."""
+        """Compile again if this place holds another value later."""
         if place is not None and not _of_library(place.seen):
             self._watched[place.key] = place
 
@@ -207,14 +207,14 @@ class JITCallable(Sourced, ByName):
             self._watch(place)
 
     def places(self) -> list[Place]:
-        """All that the code of the function was made of besides its text, as it was then."""
+        """Return every value besides its text that the function was compiled from, with its place."""
         used = [Place(scope, key[0], seen) for key, (seen, scope) in self.used_global_vals.items()]
         return [*used, *self._watched.values()]
 
     def renew(self, launched: bool = True) -> None:
-        """Look again at what the function reaches by name: if that is something else now, `cache_key` will be another.
+        """Check the values that the function reaches by name again; if one has changed, make a new `cache_key`.
 
-        Raises ChangedGlobal if a constant has changed that may not, after a launch.
+        Raises ChangedGlobal if a constant has changed after a launch, which is not allowed.
         """
         if self.hash is None:
             return
@@ -226,18 +226,18 @@ class JITCallable(Sourced, ByName):
             self._forget()
 
     def _changed_constants(self) -> list[tuple[str, Any, Any]]:
-        """Names of constants that may not change, what they were, what they are."""
+        """Return (name, old value, new value) of constants that have changed and must not."""
         found: list[tuple[str, Any, Any]] = []
         for (name, where), (seen, scope) in list(self.used_global_vals.items()):
             now = scope.get(name, seen)
             if not same(now, seen):
                 found.append((name, seen, now))
-            elif now is not seen:  # an equal one, which native code is to know
+            elif now is not seen:  # an equal one, which native code must compare with from now on
                 self.used_global_vals[name, where] = frozen(now), scope
         return found
 
     def _changed(self) -> bool:
-        """Whether anything else is something else now."""
+        """Whether any other value has changed."""
         changed = False
         for key, place in list(self._watched.items()):
             now = place.now()
@@ -248,14 +248,14 @@ class JITCallable(Sourced, ByName):
         return changed
 
     def _forget(self) -> None:
-        """Make the next `cache_key` anew, and those of all functions that it calls."""
+        """Discard `cache_key`, and those of all functions that it calls."""
         self.hash, callees, self._callees = None, self._callees, []
         for fn in callees:
             if fn.hash is not None:
                 fn._forget()
 
     def _defaults(self) -> Iterator[str]:
-        """What the values of parameters contribute that a call may leave out."""
+        """Yield what the defaults of optional parameters contribute to the key."""
         for p in self.params:
             if p.has_default:
                 yield f"{p.name}: {fingerprint(p.default)}"
@@ -267,7 +267,7 @@ class JITCallable(Sourced, ByName):
         scope: dict[str, Any],
         inner: JITCallable | None = None,
     ) -> None:
-        """Remember the value of a captured constant, which `inner` was compiled with. ConflictingGlobal if another
+        """Record the value of a captured constant with which `inner` was compiled. Raises ConflictingGlobal if another
         function, or this one, sees another value."""
         old, by = self.used_global_vals.get(key), self._used_by.get(key)
         if old is not None and old[0] != value:
@@ -282,7 +282,7 @@ class JITCallable(Sourced, ByName):
             self._used_by[key] = inner
 
     def _captured(self) -> Iterator[tuple[str, Any, Place | None]]:
-        """(name, value, where it was found) of every global or attribute chain in the body."""
+        """Yield (name, value, where it was found) of every global or attribute chain in the body."""
         closure, scope = self.closure(), self.__globals__
         cells = self._cells()
         local = {a.arg for a in ast.walk(self.source.tree().args) if isinstance(a, ast.arg)}
@@ -309,7 +309,7 @@ class JITCallable(Sourced, ByName):
 
 
 def jitted_under(value: Any) -> Any:
-    """The jitted function inside an autotuner or another wrapper; what is none, as it is."""
+    """Return the jitted function inside an autotuner or another wrapper; anything else unchanged."""
     inner = value
     for _ in range(8):
         if isinstance(inner, JITCallable):
@@ -333,7 +333,7 @@ def _shown(x: Any) -> str:
 
 
 def _resolve(node: ast.expr, closure: dict[str, Any], scope: dict[str, Any]) -> Any:
-    """What `module.name…` stands for when it starts at a module; None otherwise."""
+    """Return the value of `module.name…` if it starts at a module, else None."""
     if isinstance(node, ast.Name):
         return closure.get(node.id, scope.get(node.id))
     if isinstance(node, ast.Attribute):

@@ -1,7 +1,7 @@
-"""Describes compile-time values as text for the keys of compiled code: a value that changes, changes the text.
+"""Describes compile-time values as text for the keys of compiled code, such that a changed value has another text.
 
-Of a function that is the code, the default values, and what the code can reach by name: constants, and functions
-again. Of modules and classes it is what the code names of them.
+The text of a function has its code, its default values, and what the code reaches by name: constants, and other
+functions. The text of a module or class has the members that the code names.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ PLAIN = (int, float, complex, bool, str, bytes, type(None), dtype, pointer_type,
 KNOWN = frozenset((*sys.stdlib_module_names, "numpy", "tessera", "torch", "triton"))
 
 
-Found = list[tuple[Any, str]]  # modules, classes and functions, and names that were looked up there
+Found = list[tuple[Any, str]]  # modules, classes and functions, and the names looked up in them
 
 
 class _Walk(set[int]):
-    """The ids of what a text has been made of already, and where more was found by its name."""
+    """The ids of the objects that a text already covers, and where more were found by name."""
 
     def __init__(self, found: Found | None):
         self.found: Found = [] if found is None else found
 
 
 def fingerprint(value: Any, found: Found | None = None) -> str:
-    """The text for a value that a kernel is compiled with. `found` gets where code that it reaches looks up names."""
+    """Return the text for a value that a kernel is compiled with. `found` collects where the code it reaches finds
+    names."""
     return _text(value, _Walk(found))
 
 
 def is_constant(value: Any) -> bool:
-    """Whether `value` is a number, a text, a type of elements, or a container of such."""
+    """Whether `value` is a number, a string, an element type, or a container of such."""
     if isinstance(value, (tuple, list, set, frozenset)):
         return all(map(is_constant, cast("Iterable[Any]", value)))
     if isinstance(value, dict):
@@ -51,7 +52,7 @@ def own_function(value: Any) -> bool:
 
 
 def told(value: Any, found: Found | None = None) -> str:
-    """The text for something that a kernel names; "" where it cannot be told."""
+    """Return the text for something that a kernel names; "" if there is none."""
     if isinstance(value, type) or own_function(value) or is_constant(value):
         return fingerprint(value, found)
     inner = getattr(value, "fn", None)
@@ -93,7 +94,7 @@ def _text(value: Any, seen: _Walk) -> str:
         return key
     if hasattr(value, "tobytes") and not issubclass(
         kind, type
-    ):  # an array's own text leaves out the middle
+    ):  # repr of an array omits the middle
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     return repr(value)
 
@@ -109,7 +110,7 @@ _WHERE = (
 
 
 def _class(cls: type, seen: _Walk) -> str:
-    """The fields, constants and methods of a class, and of those that it derives from."""
+    """Return the fields, constants and methods of a class and of its base classes."""
     if id(cls) in seen:
         return cls.__qualname__
     seen.add(id(cls))
@@ -144,7 +145,7 @@ def _function(fn: FunctionType, seen: _Walk) -> str:
 
 
 def _code(code: CodeType, names: set[str]) -> Iterator[str]:
-    """The text of what a function does, without where it stands; adds all names it uses."""
+    """Return the text of a function's code, without its location; add all names that it uses."""
     names.update(code.co_names)
     yield code.co_code.hex()
     for constant in code.co_consts:
@@ -156,7 +157,7 @@ def _code(code: CodeType, names: set[str]) -> Iterator[str]:
 
 
 def _reached(name: str, value: Any, names: set[str], seen: _Walk) -> str:
-    """The text of something that code finds by a name; of most objects it does not tell more than the name."""
+    """Return the text of something that code finds by name; for most objects only the name."""
     if isinstance(value, (ModuleType, type)):
         package = _package(value.__name__ if isinstance(value, ModuleType) else value.__module__)
         if package in KNOWN or id(value) in seen:

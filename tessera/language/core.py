@@ -45,7 +45,7 @@ __all__ += memory.__all__
 __all__ += values.__all__
 
 TRITON_MAX_TENSOR_NUMEL = MAX_TILE_ELEMENTS
-_aggregate = aggregate  # its name before it was public
+_aggregate = aggregate  # its name before it became public
 
 
 def str_to_ty(name: Any, c: Any = None) -> Any:

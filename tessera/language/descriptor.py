@@ -10,7 +10,7 @@ from tessera.language.values import DESCRIPTOR_METHODS, BoundMethod, run_time, t
 
 
 class tensor_descriptor_type:
-    """The type of a descriptor: the block that its loads and stores move, and whether loads round fp32 to tf32."""
+    """The type of a descriptor: the block of its loads and stores, and whether loads round fp32 to tf32."""
 
     __slots__ = ("block_type", "rounds")
 
@@ -66,11 +66,11 @@ class tensor_descriptor(run_time):
 
     @property
     def parts(self) -> list[Any]:
-        """What tells it from others of its type: base, shape, strides and `nans`."""
+        """What distinguishes it from others of its type: base, shape, strides and `nans`."""
         return [self.base, self.shape, self.strides, self.nans]
 
     def rebuild(self, parts: Sequence[Any]) -> tensor_descriptor:
-        """A descriptor of the same type with other parts."""
+        """Return a descriptor of the same type with other parts."""
         base, shape, strides, nans = parts
         return tensor_descriptor(base, shape, strides, self.type, nans)
 

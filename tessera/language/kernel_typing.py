@@ -1,4 +1,4 @@
-"""Names as type checkers see them: what is bound to them in a kernel is computed with as Any.
+"""Names for type checkers: values bound to them in a kernel have the type Any.
 
 `from tessera.language.kernel_typing import constexpr` under TYPE_CHECKING makes `constexpr` Any both as an annotation
 and as a call, so that `B: tl.constexpr = 4`, `B + 1` and `LIMIT = tl.constexpr(4)` all pass.

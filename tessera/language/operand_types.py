@@ -1,7 +1,7 @@
 """Names what operations of the language take, for the signatures of their stubs.
 
-Only type checkers import this module. A kernel that is compiled may pass anything: the front end checks it, and says in
-the field's words what is wrong.
+Only type checkers import this module. A kernel may pass anything at compile time: the front end checks it and reports
+what is wrong.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def flip(x: tensor, dim: int | None = None):
     """
     axis: constexpr = normal_dim(dim, len(x.shape))
     steps: constexpr = log2_of(x.shape[axis])
-    # One dimension a bit of the index; reversing is exchanging 0 and 1 in each.
+    # One dimension per bit of the index; reversing exchanges 0 and 1 in each.
     y = creation.reshape(combine.bits_of(x), x.shape[:axis] + [2] * steps + x.shape[axis + 1 :])
     for i in hints.static_range(steps):
         y = y ^ combine.reduce(y, axis + i, _xor, keep_dims=True)
@@ -50,7 +50,7 @@ def _exchange(x: tensor, flip: tensor, bit: constexpr):
     upper = creation.reshape(creation.arange(0, 2), [1, 2, 1]) == 1
     here = combine.from_bits(bits, x.dtype)
     there = combine.from_bits(partner, x.dtype)
-    # Both elements of a pair compute the same comparison: no element is lost or doubled, whatever compares equal.
+    # Both elements of a pair compute the same comparison: no element is lost or duplicated, whatever compares equal.
     low = arithmetic.where(upper, there, here)
     high = arithmetic.where(upper, here, there)
     swap = (low > high) != flip
@@ -59,7 +59,7 @@ def _exchange(x: tensor, flip: tensor, bit: constexpr):
 
 @library
 def _merge(x: tensor, stage: constexpr, order: constexpr):
-    """Sort each run of 2**stage elements, bitonic before: ascending, descending (order 0, 1) or in turn (2)."""
+    """Sort each run of 2**stage elements, which is bitonic: ascending, descending (order 0, 1) or alternating (2)."""
     n: constexpr = total(x.shape)
     for i in hints.static_range(stage):
         x = _merge_step(x, n, stage, order, stage - 1 - i)
@@ -142,7 +142,7 @@ def topk(x: tensor, k: constexpr, dim: constexpr = None, descending: constexpr =
     hints.static_assert(small <= stages, "k must not exceed the extent")
     for i in hints.static_range(1, small + 1):
         x = _merge(x, i, 2 if i < stages else descending)
-    # Runs of k, up and down in turn: of each pair of runs the better k elements are, taken pairwise, bitonic again.
+    # Runs of k, alternately up and down: of each pair of runs the k better elements, taken pairwise, are bitonic again.
     for i in hints.static_range(small, stages):
         x = _better_half(x, small, descending)
         x = _merge(x, small, 2 if i < stages - 1 else descending)

@@ -1,4 +1,4 @@
-"""Reads the parameters of jitted functions, and what their annotations say."""
+"""Reads the parameters of jitted functions and their annotations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PLAIN_TYPES = {"int": "i32", "float": "fp32", "bool": "u1"}
 
 
 class KernelParam:
-    """One parameter; `annotation_type` is the signature type it forces, or ""."""
+    """One parameter; `annotation_type` is the signature type that its annotation forces, or ""."""
 
     __slots__ = (
         "_param", "annotation", "annotation_type", "do_not_specialize", "do_not_specialize_on_alignment",
@@ -47,7 +47,7 @@ class KernelParam:
 
 
 def _annotation_text(annotation: Any) -> str:
-    """Annotations may be objects or strings: `tl.int64`, "tl.uint8", "*fp32", tl.constexpr."""
+    """Return the text of an annotation, an object or a string: `tl.int64`, "tl.uint8", "*fp32", tl.constexpr."""
     if annotation is inspect.Parameter.empty:
         return ""
     if isinstance(annotation, (dtype, pointer_type)):
@@ -63,7 +63,7 @@ def _annotation_text(annotation: Any) -> str:
 
 
 def _forced_type(text: str) -> str:
-    """The signature type a parameter annotation forces, or "" when it says nothing about the type."""
+    """Return the signature type that an annotation forces, or "" if it says nothing about the type."""
     text = text.removesuffix("_t")
     if text.startswith(("*", "const *")):
         is_const = text.startswith(("const ", "*k"))

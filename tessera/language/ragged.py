@@ -1,4 +1,4 @@
-"""Describes blocks of ragged arrays: one dimension is made of slices whose places are known when the kernel runs."""
+"""Describes blocks of ragged arrays: one dimension consists of slices whose positions are known at run time."""
 
 # pyright: reportReturnType=false
 from __future__ import annotations
@@ -21,7 +21,7 @@ else:
 def descriptor_slice(
     desc: tensor_descriptor, dim: IntLike, start: Index, size: Index
 ) -> tensor_descriptor:
-    """The descriptor of the elements `start` to `start + size` of `desc` along the constant dimension `dim`."""
+    """Return the descriptor of elements `start` to `start + size` of `desc` along the constant dimension `dim`."""
 
 
 @library

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
     from tessera.language.values import constexpr
 
-DEFAULT_ROUNDS: constexpr = values.constexpr(10)  # of Philox: what `rand` and the others use
+DEFAULT_ROUNDS: constexpr = values.constexpr(10)  # number of Philox rounds of `rand` and the others
 N_ROUNDS_DEFAULT = DEFAULT_ROUNDS
 
 _TWO_PI: constexpr = values.constexpr(6.283185307179586)

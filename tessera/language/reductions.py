@@ -27,13 +27,13 @@ else:
 
 @constexpr_function
 def log2_of(n: int) -> int:
-    """log2 of a power of two."""
+    """Return log2 of a power of two."""
     return n.bit_length() - 1
 
 
 @constexpr_function
 def normal_dim(dim: int | None, rank: int) -> int:
-    """A dimension counted from the front; None means the last."""
+    """Return a dimension counted from the front; None means the last one."""
     if dim is not None and not -rank <= dim < rank:
         raise InvalidArgument(f"invalid axis {dim}. Expected {-rank} <= axis < {rank}")
     return rank - 1 if dim is None else dim % rank
@@ -41,7 +41,7 @@ def normal_dim(dim: int | None, rank: int) -> int:
 
 @constexpr_function
 def total(dims: Sequence[int]) -> int:
-    """The product of extents."""
+    """Return the product of extents."""
     n = 1
     for d in dims:
         n *= d
@@ -189,7 +189,7 @@ def _any_min(value1: tensor, index1: tensor, value2: tensor, index2: tensor):
 
 @library
 def _or_nan(take: tensor, value2: tensor):
-    """A NaN loses on either side: on the left every comparison with it is false, on the right it is looked for."""
+    """NaN loses on either side: every comparison with it on the left is false, and on the right it is tested for."""
     if value2.dtype.is_floating():
         return take | (value2 != value2)
     else:
@@ -198,7 +198,7 @@ def _or_nan(take: tensor, value2: tensor):
 
 @library
 def _indices_along(x: tensor, axis: constexpr):
-    """0, 1, … along `axis` in the shape of `x`."""
+    """Return 0, 1, … along `axis` in the shape of `x`."""
     rank: constexpr = len(x.shape)
     left: constexpr = normal_dim(axis, rank)
     n: constexpr = x.shape[left]

@@ -1,4 +1,4 @@
-"""Finds the source of a function: its lines, where its `def` stands, and its parsed form with columns of the file."""
+"""Finds the source of a function: its lines, the line of its `def`, and its syntax tree with columns of the file."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _parsing = threading.RLock()
 
 
 def parse(text: str) -> ast.Module:
-    """`ast.parse`, by one thread at a time.
+    """Call `ast.parse`, in one thread at a time.
 
-    Older CPythons (gh-106905) keep one count of depth for all trees that are being built: where a thread is stopped
-    in the middle and another one parses, the first ends in a SystemError. What code of others does to ours passes
-    when it is tried again.
+    Older CPythons (gh-106905) count the depth of all trees under construction together: if a thread is interrupted
+    while another one parses, the first one ends in a SystemError. When other libraries' code parses at the same time,
+    a retry succeeds.
     """
     with _parsing:
         for _ in range(PARSE_TRIES - 1):
@@ -37,14 +37,14 @@ def parse(text: str) -> ast.Module:
 
 def _after_fork() -> None:
     global _parsing
-    _parsing = threading.RLock()  # the thread that held it is not there any more
+    _parsing = threading.RLock()  # its thread no longer exists
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
 class SourceText:
-    """The text of one function. `lines` start at the decorators, `def_line` counts from 1 in `file`."""
+    """The text of one function. `lines` start at the decorators; `def_line` is its line in `file`, from 1."""
 
     __slots__ = ("_tree", "def_line", "derived", "file", "first_line", "indent", "lines", "text")
 
@@ -64,18 +64,18 @@ class SourceText:
         self.def_line = self.first_line + above
         self.text = "".join(self.lines[above:])
         self._tree: ast.FunctionDef | None = None
-        self.derived: Any = None  # what the front end computes from the tree
+        self.derived: Any = None  # cache of what the front end computes from the tree
 
     @property
     def dedented(self) -> str:
         return textwrap.dedent(self.text)
 
     def replace(self, text: str) -> None:
-        """Take another text as the function's source; its first line is its `def`."""
+        """Use another text as the function's source; its first line is its `def`."""
         self.text, self.indent, self._tree, self.derived = text, "", None, None
 
     def without_tree(self) -> SourceText:
-        """A copy of the text alone, for pickling."""
+        """Return a copy of the text alone, for pickling."""
         bare = copy.copy(self)
         bare._tree = bare.derived = None
         return bare
@@ -99,7 +99,7 @@ class SourceText:
 
 
 class Sourced:
-    """What stands for a Python function `fn`, and tells its text."""
+    """Base of what replaces a Python function `fn` and gives access to its source."""
 
     fn: Callable[..., Any]
 

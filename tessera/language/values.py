@@ -18,7 +18,7 @@ __all__ = ["const", "constexpr_type", "slice", "tensor", "tuple", "tuple_type"]
 
 METHODS: dict[
     str, Any
-] = {}  # name of a tensor method → builtin or function of the language, first argument the tensor
+] = {}  # name of a tensor method → builtin or function of the language that takes the tensor first
 DESCRIPTOR_METHODS: dict[str, Any] = {}  # the same for tensor descriptors
 
 _python: Any = operator
@@ -26,7 +26,7 @@ class_of: Any = type  # `type`, where the classes are only known to the kernel
 
 
 def unwrap(x: Any) -> Any:
-    """What `x` holds if it is a constexpr (tuples and lists element by element), else `x` itself."""
+    """Return the value of a constexpr (in tuples and lists element by element), or `x` itself."""
     if isinstance(x, constexpr):
         return x.value
     if isinstance(x, tuple):
@@ -145,7 +145,7 @@ class constexpr:
     def __getattr__(self, name: str) -> Any:
         if (
             name.startswith("__") or name == "value"
-        ):  # keep copy and pickle away from the wrapped value
+        ):  # copy and pickle must not reach the wrapped value
             raise AttributeError(name)
         return getattr(self.value, name)
 
@@ -181,7 +181,7 @@ class constexpr:
 
 
 class BoundMethod:
-    """A method of a tensor, descriptor or aggregate: `function` with its first argument."""
+    """A method of a tensor, descriptor or aggregate: `function` and its first argument."""
 
     __slots__ = ("function", "receiver")
 
@@ -198,7 +198,7 @@ class BoundMethod:
 
 
 class run_time:
-    """What is known only when the kernel runs."""
+    """Base of values that are only known when the kernel runs."""
 
     __slots__ = ()
     if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class tensor(run_time):
 
     __slots__ = ("handle", "type")
 
-    if TYPE_CHECKING:  # the front end computes; type checkers need to know of the operators
+    if TYPE_CHECKING:  # the front end computes these; type checkers need to know the operators
 
         def _operator(self, other: Any = None) -> Any: ...
 
@@ -303,7 +303,7 @@ _BARE = (dtype, pointer_type, block_type)
 
 
 def wrap(x: Any) -> Any:
-    """A Python object as a language value: numbers and strings become constexpr, tuples and lists tuples."""
+    """Return a Python object as a language value: numbers and strings become constexpr, tuples and lists tuples."""
     if isinstance(x, (bool, int, float, str)):
         return constexpr(x)
     if isinstance(x, (builtins.tuple, builtins.list)):
@@ -314,7 +314,7 @@ def wrap(x: Any) -> Any:
 
 
 class tuple:
-    """An immutable sequence of language values; `cls` is the NamedTuple class it was made by, if any."""
+    """An immutable sequence of language values; `cls` is the NamedTuple class it was made from, if any."""
 
     __slots__ = ("cls", "values")
 
@@ -335,11 +335,11 @@ class tuple:
         return tuple_type([type_of(v) for v in self.values], self.fields)
 
     def rebuild(self, values: Sequence[Any]) -> tuple:
-        """The same kind of tuple with other values."""
+        """Return the same kind of tuple with other values."""
         return tuple(values, cls=self.cls)
 
     def is_constexpr(self) -> bool:
-        """Whether no element is a run-time value."""
+        """Whether all elements are compile-time values."""
         return all(not is_runtime(v) for v in self.values)
 
     def plain(self) -> Any:
@@ -398,7 +398,7 @@ class tuple:
 
 
 def unwrap_sequence(x: Any) -> list[Any]:
-    """The elements of a language tuple or a Python sequence."""
+    """Return the elements of a language tuple or a Python sequence."""
     if isinstance(x, constexpr):
         x = x.value
     return list(x.values if isinstance(x, tuple) else x)
@@ -434,7 +434,7 @@ def is_runtime(x: Any) -> bool:
 
 
 def type_of(x: Any) -> Any:
-    """The type that errors and `isinstance`-like code show for a language value."""
+    """Return the type that errors and `isinstance`-like code show for a language value."""
     if isinstance(x, (run_time, tuple, constexpr)):
         return x.type
     return constexpr_type(x)

@@ -1,8 +1,8 @@
-"""Notices when what code was compiled from has changed: keeps where it was found, and what it was then.
+"""Detects changes in what code was compiled from: keeps where each value was found, and its value at that time.
 
-A kernel stands for its text and for what its names stood for when it was compiled. Names live in dictionaries (of
-modules and classes) and in cells (of enclosing functions). A launch compares what is there now; the native path by
-identity, so that a constant that is a new but equal object costs one launch through Python.
+A kernel depends on its text and on the values of its names when it was compiled. Names are kept in dictionaries (of
+modules and classes) and in cells (of enclosing functions). A launch compares their present values; the native path
+compares identities, so that a constant replaced by an equal object costs one launch through Python.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, cast
 from tessera.language.captures import fingerprint, is_constant, of_known_package
 from tessera.language.values import constexpr
 
-GONE: Any = object()  # what a name stands for that nobody defines any more
+GONE: Any = object()  # the value of a name that is no longer defined
 
 
 class Place(NamedTuple):
-    """Where something was found: a dictionary and the name in it, or a cell (name None); and what it was."""
+    """Where something was found, a dictionary and the name in it, or a cell (name None); and its value then."""
 
     scope: Any
     name: str | None
@@ -47,7 +47,7 @@ def place_of_cell(cell: CellType) -> Place:
 
 
 def place_of_name(owner: Any, name: str) -> Place | None:
-    """Where a name of a module, a class or a function's module is kept; None for those of libraries, which do not
+    """Return the place of a name of a module, a class or a function's module; None for names of libraries, which do not
     change."""
     if isinstance(owner, FunctionType):
         return place_in(owner.__globals__, name)
@@ -59,14 +59,14 @@ def place_of_name(owner: Any, name: str) -> Place | None:
 
 
 def dictionary_of(x: ModuleType | type) -> dict[str, Any]:
-    """The names of a module or a class, themselves: a class shows its own through a proxy only."""
+    """Return the dictionary of a module's or class's names itself: a class only shows a proxy of its own."""
     if isinstance(x, ModuleType):
         return vars(x)
     return cast("dict[str, Any]", gc.get_referents(vars(x))[0])
 
 
 def frozen(x: Any) -> Any:
-    """`x` as it is now: a copy of a constant that can change in place, so that such a change is noticed."""
+    """Return `x` as it is now: a copy of a constant that can change in place, so that the change is noticed."""
     inner = x.value if isinstance(x, constexpr) else x
     return copy.deepcopy(x) if is_constant(inner) and _can_change(inner) else x
 
@@ -78,7 +78,7 @@ def _can_change(x: Any) -> bool:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether code compiled for `a` is right for `b`: the same object, or equal constants (1, 1.0 and True differ)."""
+    """Whether code compiled for `a` is valid for `b`: the same object, or equal constants (1, 1.0 and True differ)."""
     if a is b:
         return True
     if isinstance(a, constexpr) and isinstance(b, constexpr):

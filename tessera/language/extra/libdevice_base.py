@@ -44,7 +44,7 @@ def _bits(x: tensor):
 
 @library
 def _is_negative(x: tensor):
-    """Whether the sign bit of a float is set."""
+    """Return whether the sign bit of a float is set."""
     if x.dtype == float64:
         return x.to(int64, bitcast=True) < 0
     else:
@@ -53,23 +53,23 @@ def _is_negative(x: tensor):
 
 @library
 def _with_sign(size: tensor, x: tensor):
-    """|size| with the sign of x (fp64)."""
+    """Return |size| with the sign of x (fp64)."""
     return ((_bits(size) & 0x7FFFFFFFFFFFFFFF) | (_bits(x) & SIGN)).to(float64, bitcast=True)
 
 
 @library
 def _power(n: tensor):
-    """2**n for an int64 n from -1022 to 1023."""
+    """Return 2**n for an int64 n from -1022 to 1023."""
     return ((n + 1023) << 52).to(float64, bitcast=True)
 
 
 @library
 def _scale(x: tensor, n: tensor):
-    """x * 2**n, rounded once, for any int n."""
+    """Return x * 2**n, rounded once, for any int n."""
     k = n.to(int64)
     k = arithmetic.minimum(arithmetic.maximum(k, -2200), 2200)
     y = x
-    # Steps downwards keep 53 bits to spare, so that only the last one can round a subnormal.
+    # Downward steps keep 53 bits to spare, so that only the last one can round a subnormal.
     for _ in hints.static_range(2):
         step = arithmetic.where(k > 1023, 1023, arithmetic.where(k < -1022, -969, 0)).to(int64)
         y = y * _power(step)
@@ -79,7 +79,7 @@ def _scale(x: tensor, n: tensor):
 
 @library
 def _exponent(x: tensor):
-    """The int64 e with 2**e <= |x| < 2**(e+1), for a finite x other than 0, subnormals too."""
+    """Return the int64 e with 2**e <= |x| < 2**(e+1), for a finite x other than 0, subnormals included."""
     a = arithmetic.abs(x)
     low = a < TINY
     field = _bits(arithmetic.where(low, a * 18014398509481984.0, a)) >> 52
@@ -88,7 +88,7 @@ def _exponent(x: tensor):
 
 @library
 def _step_up(x: tensor):
-    """The next larger number of x's dtype; NaN and infinity are the caller's business."""
+    """Return the next larger number of x's dtype; callers handle NaN and infinity."""
     if x.dtype == float64:
         bits = x.to(int64, bitcast=True)
         moved = arithmetic.where(bits < 0, bits - 1, bits + 1)
@@ -108,7 +108,7 @@ def _step_down(x: tensor):
 # --- sums and products with their errors --------------------------------------------------------------------
 @library
 def _sum2(a: tensor, b: tensor):
-    """(s, e) with s = a + b rounded and s + e = a + b exactly."""
+    """Return (s, e) with s = a + b rounded and s + e = a + b exactly."""
     s = a + b
     part = s - a
     return s, (a - (s - part)) + (b - part)
@@ -116,14 +116,14 @@ def _sum2(a: tensor, b: tensor):
 
 @library
 def _product2(a: tensor, b: tensor):
-    """(p, e) with p = a * b rounded and p + e = a * b exactly, where nothing underflows."""
-    p = arithmetic.fma(a, b, -0.0)  # alone: contracted with a later sum it would not be rounded
+    """Return (p, e) with p = a * b rounded and p + e = a * b exactly, where nothing underflows."""
+    p = arithmetic.fma(a, b, -0.0)  # on its own: contracted it would not be rounded
     return p, arithmetic.fma(a, b, -p)
 
 
 @library
 def _poly(x: tensor, C: constexpr):
-    """The polynomial with coefficients C (lowest first) at x, by Horner's rule."""
+    """Return the polynomial with coefficients C (lowest first) at x, by Horner's rule."""
     n: constexpr = len(C)
     total = creation.zeros_like(x) + C[n - 1]
     for i in hints.static_range(1, n):
@@ -133,12 +133,12 @@ def _poly(x: tensor, C: constexpr):
 
 @library
 def _limited(x: tensor, high: constexpr):
-    """x, but at most `high`; NaN stays."""
+    """Return x, at most `high`; NaN stays."""
     return arithmetic.where(x > high, high, x)
 
 
 @library
 def _exp_split(high: tensor, low: tensor):
-    """exp(high + low) for a small low."""
+    """Return exp(high + low) for a small low."""
     e = arithmetic.exp(high)
     return arithmetic.where(e < INF, arithmetic.fma(e, low, e), e)

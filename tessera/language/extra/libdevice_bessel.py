@@ -36,20 +36,20 @@ else:
 
 @library
 def _inner(a: tensor):
-    """The variable of the polynomials below 8."""
+    """Return the variable of the polynomials below 8."""
     return fma(a * a, 0.03125, -1.0)
 
 
 @library
 def _off_zeros(a: tensor, Z: constexpr):
-    """(a**2 - z1**2) (a**2 - z2**2) for the zeros z1, z2 given in two parts each."""
+    """Return (a**2 - z1**2) (a**2 - z2**2) for the zeros z1, z2 given in two parts each."""
     first = ((a - Z[0]) - Z[1]) * (a + Z[0])
     return first * (((a - Z[2]) - Z[3]) * (a + Z[2]))
 
 
 @library
 def _outer(a: tensor, P: constexpr, Q: constexpr):
-    """(amplitude P, amplitude Q, sin a + cos a, sin a - cos a, sqrt(1 / (pi a))) for a >= 8."""
+    """Return (amplitude P, amplitude Q, sin a + cos a, sin a - cos a, sqrt(1 / (pi a))) for a >= 8."""
     far = where((a >= 8.0) & (a < INF), a, 8.0)
     t = fma(64.0 / far / far, 2.0, -1.0)
     s, c = sin(far), cos(far)
@@ -124,7 +124,7 @@ def y1(arg0: tensor):
 
 @library
 def _largest(n: tensor):
-    """The largest element of an int tile or scalar."""
+    """Return the largest element of an int tile or scalar."""
     if len(n.shape) == 0:
         return n
     else:
@@ -145,13 +145,13 @@ def jn(arg0: tensor, arg1: tensor):
     odd = (n & 1) != 0
     top = _largest(n)
     j0_, j1_ = _j0(a), _j1(a)
-    # Upwards the recurrence is stable while the order stays below a.
+    # Upward recurrence is stable while the order stays below a.
     low, high = j0_, j1_
     for k in range(1, top):
         following = 2.0 * k.to(float64) / a * high - low
         low = where(k < n, high, low)
         high = where(k < n, following, high)
-    # Above, J(n) / J(n-1) is a continued fraction; downwards from there, the ratio to J(0) and J(1).
+    # Above, J(n) / J(n-1) is a continued fraction; downward from there, the ratio to J(0) and J(1).
     wide = n.to(float64)
     below = where((a < wide) & (a > 0), a, 1.0)
     square = below * below
@@ -202,7 +202,7 @@ def yn(arg0: tensor, arg1: tensor):
 
 @library
 def _bessel_i(a: tensor, SMALL: constexpr, LARGE: constexpr, power: constexpr):
-    """exp(a) times a polynomial of 8/a from 8 on; the Taylor series before."""
+    """Return exp(a) times a polynomial of 8/a from 8 on; the Taylor series below."""
     near = _limited(a, 8.0)
     small = _poly(near * near * 0.25, SMALL)
     if power == 1:

@@ -31,7 +31,7 @@ from tessera.language.extra.libdevice_ops import ceil, div_rn, floor, rint, sqrt
 
 if TYPE_CHECKING:
     from typing import (
-        Any as constexpr,  # kernels compute with numbers where they are annotated constexpr
+        Any as constexpr,  # kernels can use numbers that are annotated constexpr
     )
 
     from tessera.language.values import tensor
@@ -42,7 +42,7 @@ else:
 # --- from an exact pair to the wanted neighbour -----------------------------------------------------------------
 @library
 def _moved(f: tensor, over: tensor, under: tensor, mode: constexpr):
-    """f, rounded to nearest, moved by a step: `over`, `under` say that f lies above, below the exact value."""
+    """Return f, rounded to nearest, moved by a step: `over`, `under`: f is above, below the exact value."""
     if mode == "rd":
         return where(over, _step_down(f), f)
     elif mode == "ru":
@@ -55,7 +55,7 @@ def _moved(f: tensor, over: tensor, under: tensor, mode: constexpr):
 
 @library
 def _narrowed(s: tensor, e: tensor, mode: constexpr):
-    """The fp64 value s plus a tiny e (only its sign counts) as fp32."""
+    """Return the fp64 value s plus a tiny e (only its sign counts) as fp32."""
     f = s.to(float32)
     g = f.to(float64)
     over = (g > s) | ((g == s) & (e < 0))
@@ -87,7 +87,7 @@ def _exact_zero(f: tensor, x: tensor, y: tensor, mode: constexpr):
 def _add(x: tensor, y: tensor, mode: constexpr):
     a, b = x.to(float64), y.to(float64)
     if mode == "rn":
-        return fma(x, 1.0, y)  # alone: contracted with a product it would not be rounded
+        return fma(x, 1.0, y)  # on its own: contracted with a product it would not be rounded
     elif x.dtype == float64:
         return _exact_zero(_wide_sum(a, b, mode), a, b, mode)
     else:
@@ -102,7 +102,7 @@ def _sub(x: tensor, y: tensor, mode: constexpr):
 
 @library
 def _product_error(x: tensor, y: tensor, p: tensor):
-    """What the rounded product p of fp64 misses; only the sign is exact where x * y underflows."""
+    """Return the error of the rounded product p of fp64; only the sign is exact where x * y underflows."""
     small = arithmetic.abs(p) < 2.0**-960
     up = where(small, 2.0**537, 1.0)
     return fma(x * up, y * up, -((p * up) * up))
@@ -223,7 +223,7 @@ def _to_ulong(x: tensor, mode: constexpr):
 
 @library
 def _parts(x: tensor):
-    """A 64-bit int as an exact pair of fp64."""
+    """Return a 64-bit int as an exact pair of fp64."""
     return _sum2((x >> 32).to(float64) * 4294967296.0, (x & 0xFFFFFFFF).to(float64))
 
 

@@ -1,4 +1,4 @@
-"""Defines libdevice's error function and its kin, gamma functions, roots, inverse hyperbolic functions, half turns."""
+"""Defines libdevice's error and gamma functions, roots, inverse hyperbolic functions, functions of half turns."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _erfcinv_tail(z: tensor):
     """For 0 < z <= 1/2: a first guess from sqrt(-log z), then Newton's method on the logarithm of erfc."""
     high = log(z)
     s = sqrt_rn(-high)
-    # 1/s lies between 1/27.4 and 1/sqrt(log 2).
+    # 1/s is between 1/27.4 and 1/sqrt(log 2).
     t = (1.0 / s - 0.6188093795757067) / 0.5823130292107431
     y = s * _poly(t, tables.ERFCINV_START)
     for _ in hints.static_range(2):
@@ -150,12 +150,12 @@ def normcdfinv(arg0: tensor):
 # --- angles in half turns -----------------------------------------------------------------------------------
 @library
 def _half_turns(x: tensor):
-    """(sin(pi r), cos(pi r), n) with x = n/2 + r, |r| <= 1/4; n modulo 4 counts."""
+    """Return (sin(pi r), cos(pi r), n) with x = n/2 + r, |r| <= 1/4; only n modulo 4 matters."""
     whole = x - 2.0 * rint(x * 0.5)  # exact, from -1 to 1
     n = rint(whole * 2.0)
     r = fma(n, -0.5, whole)
     high = r * 3.141592653589793
-    pi = zeros_like(r) + 3.141592653589793  # a number in fma would become fp32
+    pi = zeros_like(r) + 3.141592653589793  # a Python number in fma would become fp32
     low = fma(r, pi, -high) + r * 1.2246467991473532e-16
     s, c = sin(high), cos(high)
     return fma(c, low, s), fma(-s, low, c), n.to(float64)
@@ -196,7 +196,7 @@ def _lgamma_middle(x: tensor):
 
 @library
 def _stirling(x: tensor):
-    """What is missing of Stirling's formula for log gamma, for x >= 8."""
+    """Return the error of Stirling's formula for log gamma, for x >= 8."""
     w = 1.0 / (x * x)
     return _poly(fma(w, 128.0, -1.0), tables.STIRLING) / x
 
