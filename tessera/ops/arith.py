@@ -1,5 +1,4 @@
-"""Defines element-wise arithmetic on scalars and on tiles: operands have one shape, element types carry the
-signedness."""
+"""Defines element-wise arithmetic on scalars and tiles: operands have one shape, element types the signedness."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 class Elementwise(Op):
-    """Base of ops that work on each element alone; all operands and results have the same shape and layout."""
+    """Base of ops that work on each element separately; all operands and results have the same shape and layout."""
 
     def verify(self) -> None:
         shapes = {shape_of(v.type) for v in (*self.operands, *self.results)}
@@ -42,7 +41,7 @@ class Elementwise(Op):
 
 
 class ConstOp(Op, opcode="const"):
-    """A scalar, or a tile filled with one scalar. `value` is an int, float or bool; the result type is given."""
+    """A scalar, or a tile filled with it. `value` is an int, float or bool; the result type is given."""
 
     value: int | float | bool = attr()
 
@@ -56,7 +55,7 @@ class ConstOp(Op, opcode="const"):
 
 
 def _all(op: Op, kind: Callable[[Any], bool], what: str) -> None:
-    """Require that all operands have elements of a kind."""
+    """Require that the elements of all operands are of a kind."""
     ok = all(kind(elem_of(v.type)) for v in op.operands)
     require(ok, op, lambda: f"operands are not {what}: {[v.type.short for v in op.operands]}")
 
@@ -74,7 +73,7 @@ def _is_float(e: ElementType) -> bool:
 
 
 class Binary(Elementwise):
-    """Two operands of one number type, a result of the same type."""
+    """Two operands of one number type, and a result of the same type."""
 
     lhs: Value = operand()
     rhs: Value = operand()
@@ -121,14 +120,14 @@ class MulOp(Binary, opcode="mul"):
 
 
 class DivOp(Binary, opcode="div"):
-    """Quotient: floats within 2 ulp, correctly rounded when `exact`. Integers truncate toward zero; by zero they
-    give 0, and the smallest number over -1 wraps around to itself."""
+    """Quotient: floats within 2 ulp, correctly rounded if `exact`. Integers truncate toward zero; division by zero
+    gives 0, and the smallest number over -1 wraps around to itself."""
 
     exact: bool = attr(default=False)
 
 
 class RemOp(Binary, opcode="rem"):
-    """Remainder with the sign of the dividend (C's `%` and `fmod`); of integers by zero the dividend itself."""
+    """Remainder with the sign of the dividend (C's `%` and `fmod`); an integer modulo zero is itself."""
 
 
 class AndOp(IntBinary, opcode="and"):
@@ -144,12 +143,12 @@ class XorOp(IntBinary, opcode="xor"):
 
 
 class ShlOp(IntBinary, opcode="shl"):
-    """lhs << rhs, the amount unsigned: 0 where it is the type's width or more."""
+    """lhs << rhs with an unsigned amount: 0 if it is the type's width or more."""
 
 
 class ShrOp(IntBinary, opcode="shr"):
-    """lhs >> rhs: arithmetic when the type is signed, logical otherwise. The amount is unsigned; where it is the type's
-    width or more, -1 is left of a negative number and 0 of the others."""
+    """lhs >> rhs: arithmetic if the type is signed, else logical. The amount is unsigned; if it is the type's
+    width or more, the result is -1 for negative numbers and 0 for others."""
 
 
 class MinOp(Binary, opcode="min"):
@@ -165,7 +164,7 @@ class MaxOp(Binary, opcode="max"):
 
 
 class MulHiOp(IntBinary, opcode="mulhi"):
-    """High half of the double-width product of integers; signedness as the type."""
+    """High half of the double-width product of integers; its signedness is the type's."""
 
 
 class PowOp(FloatBinary, opcode="pow"):
@@ -181,7 +180,7 @@ class CopySignOp(FloatBinary, opcode="copysign"):
 
 
 class CmpOp(Elementwise, opcode="cmp"):
-    """Compare; int1 result. Ordered for floats, except that `ne` is true on NaN."""
+    """Compare; the result is int1. Floats compare as ordered, except that `ne` is true on NaN."""
 
     lhs: Value = operand()
     rhs: Value = operand()
@@ -199,7 +198,7 @@ class CmpOp(Elementwise, opcode="cmp"):
 
 
 class SelectOp(Elementwise, opcode="select"):
-    """`on_true` where `condition` (int1), else `on_false`. Works on any element type, pointers too."""
+    """`on_true` where `condition` (int1), else `on_false`. The element type may be any, pointers included."""
 
     condition: Value = operand()
     on_true: Value = operand()
@@ -231,7 +230,7 @@ class FmaOp(Elementwise, opcode="fma"):
 
 
 class Unary(Elementwise):
-    """One operand, a result of the same type."""
+    """One operand, and a result of the same type."""
 
     x: Value = operand()
 
@@ -252,7 +251,7 @@ class NegOp(NumberUnary, opcode="neg"):
 
 
 class AbsOp(NumberUnary, opcode="abs"):
-    """|x|: floats clear the sign bit; the smallest integer stays itself."""
+    """|x|: floats clear the sign bit; the smallest integer is unchanged."""
 
 
 class FloatUnary(Unary):
@@ -298,12 +297,12 @@ class ClzOp(BitCount, opcode="clz"):
 
 
 class CastOp(Elementwise, opcode="cast"):
-    """Convert numbers to another element type by value, as the language's cast table says; result type given.
+    """Convert numbers to another element type by value, by the language's cast table; the result type is given.
 
-    Narrowing floats round to nearest even, or toward zero when `rounding` is "rtz". Floats to ints truncate.
+    Narrowing floats round to nearest even, or toward zero if `rounding` is "rtz". Floats to ints truncate.
     To int1: `!= 0`. Pointers to int64 and back keep the address.
 
-    `contract`: a pass may leave the rounding to fewer bits out and hand x on (fastmath<contract> of MLIR's truncf).
+    `contract`: a pass may omit the rounding to fewer bits and use x itself (fastmath<contract> of MLIR's truncf).
     """
 
     x: Value = operand()
@@ -322,7 +321,7 @@ class CastOp(Elementwise, opcode="cast"):
 
 
 class BitcastOp(Elementwise, opcode="bitcast"):
-    """The same bits under another element type of the same width (also pointer ↔ pointer, pointer ↔ int64)."""
+    """Reinterpret the bits as another element type of the same width (also pointer ↔ pointer, pointer ↔ int64)."""
 
     x: Value = operand()
 
@@ -333,7 +332,7 @@ class BitcastOp(Elementwise, opcode="bitcast"):
 
 
 class AddPtrOp(Elementwise, opcode="addptr"):
-    """Pointer plus `offset` elements; signed offsets extend by sign, unsigned ones by zero."""
+    """Pointer plus `offset` elements; signed offsets are sign-extended, unsigned ones zero-extended."""
 
     ptr: Value = operand()
     offset: Value = operand()
@@ -352,8 +351,7 @@ class AddPtrOp(Elementwise, opcode="addptr"):
 
 
 class HintOp(Unary, opcode="hint"):
-    """x unchanged, with facts promised by the author: one number a dimension (0 = nothing said). What divides a pointer
-    is in bytes."""
+    """x unchanged, with promised facts: one number per dimension (0: unknown). Divisibility of pointers is in bytes."""
 
     divisibility: tuple[int, ...] = attr(default=())
     contiguity: tuple[int, ...] = attr(default=())

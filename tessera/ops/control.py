@@ -1,4 +1,4 @@
-"""Defines structured control flow: every region is one block, values leave it through its terminator."""
+"""Defines structured control flow: every region is one block, whose terminator passes values out of it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _types(values: Sequence[Value]) -> list[Any]:
 
 
 class FuncOp(Op, opcode="func"):
-    """A function; the kernel is the one with `kernel=True`. Argument facts: `arg_attrs`, one tuple of
-    (name, value) pairs an argument, e.g. (("divisibility", 16),). `returns`: result types, in order."""
+    """A function; the kernel is the one with `kernel=True`. `arg_attrs` has the facts of arguments: for each a tuple of
+    (name, value) pairs, e.g. (("divisibility", 16),). `returns`: result types, in order."""
 
     name: str = attr()
     kernel: bool = attr(default=True)
@@ -40,13 +40,13 @@ class FuncOp(Op, opcode="func"):
 
 
 class ReturnOp(Op, opcode="return", terminator=True):
-    """Leave the function with values; only at the end of its block."""
+    """Leave the function with values; only at the end of its body."""
 
     values: tuple[Value, ...] = operand(variadic=True)
 
 
 class CallOp(Op, opcode="call", effects=Effect.READ | Effect.WRITE):
-    """Call a function of the same module by name; result types given."""
+    """Call a function of the same module by name; the result types are given."""
 
     args: tuple[Value, ...] = operand(variadic=True)
     callee: str = attr()
@@ -65,7 +65,7 @@ class CallOp(Op, opcode="call", effects=Effect.READ | Effect.WRITE):
             )
 
     def resolve(self) -> FuncOp | None:
-        """The function that is called; None when the module has none of this name."""
+        """Return the function that is called; None if the module has none of this name."""
         op: Op = self
         while (parent := op.parent_op()) is not None:
             op = parent
@@ -74,7 +74,7 @@ class CallOp(Op, opcode="call", effects=Effect.READ | Effect.WRITE):
 
 
 class YieldOp(Op, opcode="yield", terminator=True):
-    """Hand values to the op around this block."""
+    """Pass values to the op around this block."""
 
     values: tuple[Value, ...] = operand(variadic=True)
 
@@ -84,7 +84,7 @@ def _ends_in_yield(op: Op, block: Block) -> None:
 
 
 class IfOp(Op, opcode="if"):
-    """Run one of two blocks; results are what the chosen one yields. Types are those of the yields."""
+    """Run one of two blocks; the results are what it yields, with the types of the yields."""
 
     condition: Value = operand()
     then: Block = region()
@@ -103,7 +103,7 @@ class IfOp(Op, opcode="if"):
 
 
 class Loop(Op):
-    """Base of ops that run their blocks over and over, and carry values from one iteration to the next."""
+    """Base of ops that run their blocks repeatedly, and carry values from one iteration to the next."""
 
     inits: tuple[Value, ...]
 
@@ -111,7 +111,7 @@ class Loop(Op):
 class ForOp(Loop, opcode="for"):
     """for i in lb, lb+step, … while i < ub (step > 0, signed comparison), or i > ub for a constant step < 0.
 
-    Body arguments are the induction variable and the carried values; the results are the last carried values.
+    Body arguments are the induction variable and the carried values; the results are the final carried values.
     Attributes are performance hints of `tl.range`.
     """
 
@@ -158,8 +158,8 @@ class ForOp(Loop, opcode="for"):
 
 
 class WhileOp(Loop, opcode="while"):
-    """`before` computes a condition and values; while it holds, `after` runs on the values and yields the next
-    ones. Both blocks take the carried values as arguments; the results are the values when the condition fails."""
+    """`before` computes a condition and values; while the condition is true, `after` runs on the values and yields the
+    next ones. Both blocks take the carried values as arguments; the results are the values when the condition fails."""
 
     inits: tuple[Value, ...] = operand(variadic=True)
     disable_licm: bool = attr(default=False)
@@ -188,7 +188,7 @@ class WhileOp(Loop, opcode="while"):
 
 
 class ConditionOp(Op, opcode="condition", terminator=True):
-    """End of a while's `before`: go on with `values` if `condition` (int1), else leave with them."""
+    """End of a while's `before`: continue with `values` if `condition` (int1), else leave with them."""
 
     condition: Value = operand()
     values: tuple[Value, ...] = operand(variadic=True)

@@ -44,23 +44,23 @@ class ConvertLayoutOp(Rearrangement, opcode="convert_layout"):
 
 
 class CtaIdOp(Op, opcode="cta_id"):
-    """Number of this CTA among those that were started, in a kernel whose CTAs run several programs (int32)."""
+    """Number of this CTA among those launched, in a kernel whose CTAs run several programs (int32)."""
 
     def infer(self) -> Sequence[Type]:
         return (int32,)
 
 
 class NumCtasOp(Op, opcode="num_ctas"):
-    """How many CTAs were started (int32)."""
+    """How many CTAs were launched (int32)."""
 
     def infer(self) -> Sequence[Type]:
         return (int32,)
 
 
 class LocalAllocOp(Op, opcode="local_alloc", effects=Effect.ALLOC):
-    """Shared memory for a tile (or a ring of buffers: leading dimension), filled with `init` if given.
+    """Shared memory for a tile (or a ring of buffers: one leading dimension), filled with `init` if given.
 
-    `offset` in bytes is set by shared-memory allocation (-1 before). Result type given. `private`: each thread
+    Shared-memory allocation sets `offset` in bytes (-1 before). The result type is given. `private`: each thread
     reads only what it wrote itself.
     """
 
@@ -77,7 +77,7 @@ class LocalAllocOp(Op, opcode="local_alloc", effects=Effect.ALLOC):
 
 
 class SharedView(Op):
-    """Base of ops that show the shared memory of their first operand in another way."""
+    """Base of ops that are another view of their first operand's shared memory."""
 
 
 class LocalIndexOp(SharedView, opcode="local_index"):
@@ -99,7 +99,7 @@ class LocalIndexOp(SharedView, opcode="local_index"):
 
 
 class LocalTransOp(SharedView, opcode="local_trans"):
-    """A view with dimensions permuted; the result type (with the permuted layout) is given."""
+    """A view with permuted dimensions; the result type (with the permuted layout) is given."""
 
     x: Value = operand()
     order: tuple[int, ...] = attr()
@@ -123,7 +123,7 @@ def _same_tile(op: Op, tile: Value, shared: Value) -> None:
 
 
 class LocalLoadOp(Op, opcode="local_load", effects=Effect.READ):
-    """Read a tile from shared memory into the layout of the result type (given); `token`: a finished wait."""
+    """Read a tile from shared memory into the layout of the result type (given); `token`: a completed wait."""
 
     shared: Value = operand()
     token: Value | None = operand(optional=True)
@@ -143,10 +143,10 @@ class LocalStoreOp(Op, opcode="local_store", effects=Effect.WRITE):
 
 
 class AsyncCopyOp(Op, opcode="async_copy", effects=Effect.READ | Effect.WRITE):
-    """Copy `ptr` (tile of pointers) to shared memory in the background where `mask`; elsewhere `other` or zeros.
+    """Copy `ptr` (tile of pointers) to shared memory asynchronously where `mask`; elsewhere write `other` or zeros.
 
-    Part of the group that the next `async_commit` closes. `private`: into a buffer of which each thread reads only
-    what it wrote; then without `other` nothing is written where the mask is off.
+    The copy belongs to the group that the next `async_commit` closes. `private`: into a buffer of which each thread
+    reads only what it wrote; without `other`, nothing is then written where the mask is false.
     """
 
     ptr: Value = operand()
@@ -195,8 +195,8 @@ class AsyncCommitOp(Op, opcode="async_commit", effects=Effect.WRITE):
 
 
 class AsyncWaitOp(Op, opcode="async_wait", effects=Effect.READ | Effect.WRITE | Effect.SYNC):
-    """Wait until at most `pending` of the latest groups are in flight, then let all threads see their data;
-    `private`: each thread only its own."""
+    """Wait until at most `pending` of the latest groups are in flight, then make their data visible to all threads;
+    `private`: to the thread that copied them only."""
 
     tokens: tuple[Value, ...] = operand(variadic=True)
     pending: int = attr()
@@ -210,8 +210,8 @@ PING_PONG_KINDS = ("open", "begin", "end", "close")
 
 
 class PingPongOp(Op, opcode="ping_pong", effects=Effect.READ | Effect.WRITE | Effect.SYNC):
-    """Ping-pong of warpgroups: between `begin` and `end` at most one of them is, in order of their numbers, over and
-    over. `open` stands before the first `begin`, `close` after the last `end`; all have equally many of them."""
+    """Ping-pong of warpgroups: between `begin` and `end` is at most one of them at a time, cyclically in order of their
+    numbers. `open` precedes the first `begin`, `close` follows the last `end`; all run equally many of them."""
 
     kind: str = attr()
 
@@ -242,11 +242,11 @@ class WgmmaOp(Matmul, opcode="wgmma", effects=Effect.READ):
     """a @ b + acc by a warpgroup's matrix instruction `instruction`: `b` in shared memory, `a` there or in registers.
 
     `transposed`: the instruction computes bᵀ @ aᵀ + accᵀ, so that `a` is in shared memory, and `b` may be in
-    registers. `warpgroups`: how many stand along the rows and the columns of what the instruction computes. Up to
-    `pending` of the latest MMAs may still run afterwards: the result then only goes to another `wgmma` or to
-    `wgmma_wait`, and shared operands stay untouched.
-    With `asynchronous` nothing is waited for: a `wgmma_wait` that holds the operands does. `part` = (i, n): the
-    i-th of n equal parts along K, which follow each other as one MMA; all but the last are asynchronous.
+    registers. `warpgroups`: how many are along the rows and the columns of the instruction's result. Up to
+    `pending` of the latest MMAs may still run afterwards: the result may then only be used by another `wgmma` or by
+    `wgmma_wait`, and shared operands must not change.
+    If `asynchronous`, the op waits for nothing: a `wgmma_wait` that holds the operands does. `part` = (i, n): the
+    i-th of n equal parts along K, which form one MMA; all but the last are asynchronous.
     `depth`, `columns`: bit i of the instruction's K, or of its columns, is bit depth[i] or columns[i] of the tiles'.
     """
 
@@ -264,7 +264,7 @@ class WgmmaOp(Matmul, opcode="wgmma", effects=Effect.READ):
 
     @property
     def left(self) -> Value:
-        """What the instruction takes as its first operand, which gives the rows."""
+        """The first operand of the instruction, which has the rows."""
         return self.b if self.transposed else self.a
 
     @property
@@ -278,8 +278,8 @@ class WgmmaOp(Matmul, opcode="wgmma", effects=Effect.READ):
 
 
 class WgmmaWaitOp(Op, opcode="wgmma_wait"):
-    """Accumulators whose MMAs are finished: all but the `pending` latest of the program. `held`: operands of
-    these MMAs, which may change only now. `waited`: the wait before this one was for these, too."""
+    """Accumulators whose MMAs have finished: all but the `pending` latest of the program. `held`: operands of
+    these MMAs, which may change only after the wait. `waited`: the previous wait covered these MMAs, too."""
 
     acc: Value = operand()
     held: tuple[Value, ...] = operand(variadic=True)
@@ -292,10 +292,10 @@ class WgmmaWaitOp(Op, opcode="wgmma_wait"):
 
 # --- copies by the TMA unit --------------------------------------------------------------------------------
 class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE):
-    """Start copying the block of `desc` at `offsets` to `shared`; its bytes count at barrier `index`. Elements outside
-    the array are zeros (or what the descriptor pads with). The memory may lack first dimensions of extent 1.
-    With several `ctas` each CTA of the cluster copies its share of the tile to all of them: shared memory and
-    barriers lie at the same place in each."""
+    """Start copying the block of `desc` at `offsets` to `shared`; mbarrier `index` counts its bytes. Elements outside
+    the array are zeros (or the descriptor's padding). The memory may lack leading dimensions of extent 1.
+    With several `ctas`, each CTA of the cluster copies its share of the tile to all of them: shared memory and
+    mbarriers have the same offsets in each."""
 
     desc: Value = operand()
     offsets: tuple[Value, ...] = operand(variadic=True)
@@ -315,10 +315,11 @@ class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE)
 
 
 class WarpSpecializeOp(Op, opcode="warp_specialize"):
-    """Roles at once: the program's warps run `consumers`, one thread of further `warps` runs `producer`;
-    `transpose_warps` more, if any, run `transpose`, whose layouts are for so many warps. They meet at barriers in
-    shared memory, which are ready. `registers`: of a thread of the producer's, the consumers' and the transpose role's
-    warps, zeros for even. Nobody begins before the threads of all `ctas` of the cluster are there."""
+    """Concurrent warp roles: the program's warps run `consumers`, one thread of `warps` additional warps runs
+    `producer`; `transpose_warps` more, if any, run `transpose`, whose layouts are for that many warps. They synchronise
+    by mbarriers, which are already initialised. `registers`: of a thread of the producer's, the consumers' and the
+    transpose role's warps, zeros if all have the same. No role begins before the threads of all `ctas` of the cluster
+    have arrived."""
 
     registers: tuple[int, int, int] = attr(default=(0, 0, 0))
     warps: int = attr(default=4)

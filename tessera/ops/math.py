@@ -1,4 +1,4 @@
-"""Functions of one float, element by element: one class each, on which meanings and lowerings hang."""
+"""Defines functions of one float, element by element: one class each, by which meanings and lowerings are found."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Defines ops on mbarriers: objects in shared memory that count arrivals and transferred bytes (PTX ISA, "mbarrier").
 
-An mbarrier has 64 bits. It runs through phases: a phase ends when the pending arrivals and the announced bytes (its
-tx-count) have both come, and the next phase begins at once. Waiters name a phase by its parity, which is 0 for the
-first."""
+An mbarrier has 64 bits. It runs through phases: a phase ends when all pending arrivals have occurred and all announced
+bytes (its tx-count) have been copied; the next phase begins at once. Waiters identify a phase by its parity, which is 0
+for the first one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = [
 
 
 def require_mbarriers(op: Op, bars: Value, index: Value | None = None) -> None:
-    """The verifier's error if `bars` is no row of mbarriers, or `index` is no number of one."""
+    """Raise the verifier's error unless `bars` is a row of mbarriers, and `index` a possible index."""
     t = bars.type
     ok = isinstance(t, SharedType) and t.elem == int64 and len(t.shape) == 1
     require(ok, op, "the barriers are no row of int64 in shared memory")
@@ -24,11 +24,11 @@ def require_mbarriers(op: Op, bars: Value, index: Value | None = None) -> None:
 
 
 class MbarrierInitOp(Op, opcode="mbarrier_init", effects=Effect.WRITE | Effect.SYNC):
-    """Initialise mbarriers in phase 0 (`mbarrier.init`): each phase of those in row `bars[i]` ends with `counts[i]`
+    """Initialise mbarriers in phase 0 (`mbarrier.init`): each phase of those in row `bars[i]` ends after `counts[i]`
     arrivals.
 
-    Thread 0 initialises them and a barrier of the CTA follows. With `by_producer` the thread that runs the producer of
-    the `warp_specialize` behind does, and the start of that op lets the other warps see it."""
+    Thread 0 initialises them, and a barrier of the CTA follows. With `by_producer`, the thread that runs the producer
+    of the following `warp_specialize` does, and the start of that op makes them visible to the other warps."""
 
     bars: tuple[Value, ...] = operand(variadic=True)
     counts: tuple[int, ...] = attr()
@@ -41,8 +41,8 @@ class MbarrierInitOp(Op, opcode="mbarrier_init", effects=Effect.WRITE | Effect.S
 
 
 class MbarrierArriveExpectTxOp(Op, opcode="mbarrier_arrive_expect_tx", effects=Effect.WRITE):
-    """One arrival at mbarrier `index`, whose phase then ends only when copies have brought `bytes` more
-    (`mbarrier.arrive.expect_tx`)."""
+    """One arrival at mbarrier `index` that announces `bytes`: the phase ends only after copies have brought as many
+    more (`mbarrier.arrive.expect_tx`)."""
 
     bars: Value = operand()
     index: Value = operand()
@@ -55,7 +55,7 @@ class MbarrierArriveExpectTxOp(Op, opcode="mbarrier_arrive_expect_tx", effects=E
 class AsyncCopyMbarrierArriveOp(
     Op, opcode="async_copy_mbarrier_arrive", effects=Effect.WRITE | Effect.SYNC
 ):
-    """One arrival of each thread at mbarrier `index`, when its asynchronous copies so far have landed
+    """One arrival of each thread at mbarrier `index`, when its earlier asynchronous copies have landed
     (`cp.async.mbarrier.arrive.noinc`)."""
 
     bars: Value = operand()
@@ -66,14 +66,14 @@ class AsyncCopyMbarrierArriveOp(
 
 
 class MbarrierArriveOp(Op, opcode="mbarrier_arrive", effects=Effect.WRITE | Effect.SYNC):
-    """Arrive at mbarrier `index` if `condition`: one arrival for each warp, or with `groups` for each warpgroup, at the
-    barrier of each of the cluster's `ctas` (`mbarrier.arrive`). What the warps did before is done for who waits.
+    """Arrive at mbarrier `index` if `condition`: one arrival of each warp, or with `groups` of each warpgroup, at the
+    mbarrier of each of the cluster's `ctas` (`mbarrier.arrive`). It releases what the warps did before to the waiters.
 
-    `released`: views of shared memory with which the arriving warps are done. `after_mma`: only warpgroup MMAs, all of
-    which have been waited for, read what is given back, so the lanes of a warp need not come together first. With
-    `proxy` a `fence.proxy.async` for shared memory precedes: MMAs see what the warps wrote, and what they read of
-    `released` is read before a tensor copy writes there. With `fence` that fence is for global memory, too. Nobody
-    arrives before the tiles `after`, read from `released`, are in registers: then they need no fence."""
+    `released`: views of shared memory that the arriving warps no longer use. `after_mma`: these are only read by
+    warpgroup MMAs, all of which have been waited for, so that the lanes of a warp need not synchronise first. With
+    `proxy` a `fence.proxy.async` for shared memory comes first: MMAs then see what the warps wrote, and what they read
+    of `released` is read before a tensor copy writes there. With `fence` that fence covers global memory, too. No
+    thread arrives before the tiles `after`, loaded from `released`, are in registers: these loads need no fence."""
 
     bars: Value = operand()
     index: Value = operand()
@@ -93,12 +93,12 @@ class MbarrierArriveOp(Op, opcode="mbarrier_arrive", effects=Effect.WRITE | Effe
 
 
 class MbarrierWaitOp(Op, opcode="mbarrier_wait", effects=Effect.READ | Effect.WRITE | Effect.SYNC):
-    """Wait until the phase of mbarrier `index` that has this `parity` (int32) has ended (`mbarrier.try_wait.parity`).
+    """Wait until the phase of mbarrier `index` with this `parity` (int32) has ended (`mbarrier.try_wait.parity`).
     The phase before the first one, of parity 1, counts as ended.
 
-    `data`: tiles have come that ops behind the wait read, otherwise buffers are free to be filled again. With `proxy` a
-    `fence.proxy.async` for shared memory follows, with `fence` one for global memory, too: tensor copies that come
-    later see what those who arrived with one did."""
+    `data`: the wait is for tiles that later ops read; otherwise it is for buffers that may be filled again. With
+    `proxy` a `fence.proxy.async` for shared memory follows, with `fence` one that covers global memory, too: later
+    tensor copies then see what happened before arrivals with such a fence."""
 
     bars: Value = operand()
     index: Value = operand()

@@ -37,17 +37,17 @@ CACHE_STORE = ("", ".wb", ".cg", ".cs", ".wt")
 EVICTION = ("", "evict_first", "evict_last")
 SEMANTICS = ("acquire", "release", "acq_rel", "relaxed")
 PADDING = ("zero", "nan")
-UNKNOWN_EXTENT = (-(1 << 63), (1 << 63) - 1)  # first and end address of a storage that is not known
+UNKNOWN_EXTENT = (-(1 << 63), (1 << 63) - 1)  # first and end address of an unknown storage
 SCOPES = ("gpu", "cta", "sys")
 
 
 def pointee(t: Type) -> Any:
-    """The type a pointer (or tile of pointers) points to, in the same shape."""
+    """Return the type that a pointer (or tile of pointers) points to, in the same shape."""
     return with_elem(t, elem_of(t).element_ty)
 
 
 def _check_names(op: Op, **allowed: Sequence[str]) -> None:
-    """Require that attributes are among the names they may be."""
+    """Require that attributes have allowed values."""
     for name, names in allowed.items():
         ok = op.attrs[name] in names
         require(ok, op, lambda name=name: f"{name} cannot be {op.attrs[name]!r}")
@@ -65,20 +65,20 @@ def _check_access(op: Op, ptr: Value, *masks: Value | None) -> None:
 
 
 class PointerAccess(Op):
-    """Base of ops that access global memory at `ptr`, a pointer or a tile of pointers, where `mask` is on."""
+    """Base of ops that access global memory at `ptr`, a pointer or a tile of pointers, where `mask` is true."""
 
     ptr: Value = operand()
     mask: Value | None
 
 
 class PointerWrite(PointerAccess):
-    """Base of those that write `value` there."""
+    """Base of pointer accesses that write `value`."""
 
     value: Value
 
 
 class Atomic(PointerWrite):
-    """Base of those that read and write at once."""
+    """Base of pointer accesses that read and write atomically."""
 
     sem: str
     scope: str
@@ -91,7 +91,7 @@ class DescriptorAccess(Op):
 
 
 class DescriptorWrite(DescriptorAccess):
-    """Base of those that write `value` there."""
+    """Base of descriptor accesses that write `value`."""
 
     value: Value
 
@@ -101,7 +101,7 @@ class TileLoad(Op):
 
 
 class Diagnostic(Op):
-    """Base of ops with an effect, but none on arrays: they print, assert or promise."""
+    """Base of ops that do not affect arrays: they print, assert or promise."""
 
 
 class LoadOp(PointerAccess, TileLoad, opcode="load", effects=Effect.READ):
@@ -144,7 +144,7 @@ class StoreOp(PointerWrite, opcode="store", effects=Effect.WRITE):
 
 
 class AtomicRmwOp(Atomic, opcode="atomic_rmw", effects=Effect.READ | Effect.WRITE):
-    """*ptr = kind(*ptr, value) atomically where `mask`; gives the old value. Scalars act once per program."""
+    """*ptr = kind(*ptr, value) atomically where `mask`; returns the old value. A scalar acts once per program."""
 
     value: Value = operand()
     mask: Value | None = operand(optional=True)
@@ -166,7 +166,7 @@ class AtomicRmwOp(Atomic, opcode="atomic_rmw", effects=Effect.READ | Effect.WRIT
 
 
 class AtomicCasOp(Atomic, opcode="atomic_cas", effects=Effect.READ | Effect.WRITE):
-    """If *ptr equals `expected` bit for bit, store `value`; gives the old value."""
+    """If *ptr equals `expected` bit for bit, store `value`; returns the old value."""
 
     expected: Value = operand()
     value: Value = operand()
@@ -215,7 +215,7 @@ class MakeDescriptorOp(Op, opcode="make_descriptor"):
 
 
 def _check_descriptor(op: Op, desc: Value) -> None:
-    """Passes ask for the parts of a descriptor: control flow carries those instead."""
+    """Require a descriptor made by an op: passes need its parts, which control flow carries instead of descriptors."""
     require(isinstance(desc.type, DescriptorType), op, "the first operand is no descriptor")
     require(isinstance(desc.op, MakeDescriptorOp), op, "the descriptor is not made by an op")
 
@@ -229,8 +229,8 @@ def _check_offsets(op: Op, desc: Value, offsets: Sequence[Value]) -> None:
 
 class DescriptorLoadOp(DescriptorAccess, TileLoad, opcode="descriptor_load", effects=Effect.READ):
     """The block at element `offsets` (int32 scalars); elements outside the array are the padding. The result
-    lacks the first `dropped` dimensions, of extent 1. `ctas` of the program's cluster load the same one. An `ordered`
-    load may see what the program did before the loop around it; others may be made at any time."""
+    lacks the first `dropped` dimensions, of extent 1. `ctas` of the program's cluster load the same block. An `ordered`
+    load may see what the program did before the loop around it; other loads may run at any time."""
 
     offsets: tuple[Value, ...] = operand(variadic=True)
     cache: str = attr(default="")
@@ -267,7 +267,7 @@ class DescriptorStoreOp(DescriptorWrite, opcode="descriptor_store", effects=Effe
 
 
 class DescriptorGatherOp(DescriptorAccess, opcode="descriptor_gather", effects=Effect.READ):
-    """Rows `rows` (1-D int32 tile) of a 2-D array, as many columns from `column` (int32) on as the block has."""
+    """Rows `rows` (1-D int32 tile) of a 2-D array, from `column` (int32) on, as many columns as the block has."""
 
     rows: Value = operand()
     column: Value = operand()
@@ -314,7 +314,7 @@ class AssertOp(Diagnostic, opcode="assert", effects=Effect.WRITE):
 class CheckOp(Op, opcode="check", effects=Effect.WRITE):
     """Stop the launch where any element of `bad` (int1) is true, with a report of kind `kind` (an error's code).
 
-    The report has the last `values` under `labels`; those before are facts that its text is made of.
+    The report shows the last `values` under `labels`; its text is made from the values before them.
     """
 
     bad: Value = operand()
@@ -328,7 +328,7 @@ class CheckOp(Op, opcode="check", effects=Effect.WRITE):
         require(len(self.labels) <= len(self.values), self, "more labels than values")
 
     def samples(self, v: Value) -> tuple[int, ...] | None:
-        """The elements of `v`, counted row by row, that a report shows; None: the one that is bad, or a scalar."""
+        """Return the elements of `v`, counted row by row, that a report shows; None: the bad one, or a scalar."""
         shape = shape_of(v.type)
         if shape in ((), shape_of(self.bad.type)):
             return None
@@ -336,7 +336,7 @@ class CheckOp(Op, opcode="check", effects=Effect.WRITE):
         return tuple(range(n)) if n <= 4 else (0, 1, n - 2, n - 1)
 
     def row(self) -> dict[str, Any]:
-        """What is known of a report before it is made, as JSON-able data."""
+        """Return the part of a report that is known at compile time, as JSON-able data."""
         elems = [elem_of(v.type) for v in self.values]
         samples = [self.samples(v) for v in self.values]
         return {
@@ -355,18 +355,18 @@ class CheckOp(Op, opcode="check", effects=Effect.WRITE):
 
 
 class PrintOp(Diagnostic, opcode="print", effects=Effect.WRITE):
-    """Print `prefix` and the operands, one line an element."""
+    """Print `prefix` and the operands, one line per element."""
 
     args: tuple[Value, ...] = operand(variadic=True)
     prefix: str = attr(default="")
     hex: bool = attr(default=False)
 
     def label(self, number: int) -> str:
-        """What stands in front of the values of an operand; `number` counts operands."""
+        """Return the text before the values of an operand; `number` counts operands."""
         return f"{self.prefix}(operand {number}) " if len(self.args) > 1 else self.prefix
 
     def widths(self, number: int) -> list[int]:
-        """The characters for the index along each dimension of an operand; 0: as many as it takes."""
+        """Return the characters for the index along each dimension of an operand; 0: as many as needed."""
         return [ceil(log10(n)) for n in shape_of(self.args[number].type)]
 
 
@@ -386,7 +386,7 @@ class BarrierOp(Op, opcode="barrier", effects=Effect.SYNC):
 
 
 class AssumeOp(Diagnostic, opcode="assume", effects=Effect.WRITE):
-    """A promise of the author: `condition` (int1) is true. Read by analyses, dropped by back ends."""
+    """A promise of the author: `condition` (int1) is true. Analyses read it, and back ends drop it."""
 
     condition: Value = operand()
 

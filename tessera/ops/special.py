@@ -1,4 +1,4 @@
-"""Defines what only the machine knows: assembly of the target, special registers, dependencies between launches."""
+"""Defines what depends on the machine: assembly of the target, special registers, dependencies between launches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEPENDENCIES = ("wait", "launch_dependents")
 class InlineAsmOp(Elementwise, opcode="inline_asm"):
     """Assembly of the target applied to `pack` elements of each operand at a time; result types are given.
 
-    `constraints` are LLVM's, outputs first. Elements below 32 bits go packed in 32-bit registers.
+    `constraints` are LLVM's, outputs first. Elements below 32 bits are packed in 32-bit registers.
     """
 
     args: tuple[Value, ...] = operand(variadic=True)
@@ -27,7 +27,7 @@ class InlineAsmOp(Elementwise, opcode="inline_asm"):
 
 
 class VolatileAsmOp(Op, opcode="volatile_asm", effects=Effect.READ | Effect.WRITE):
-    """As `inline_asm`, for assembly with effects: it is neither dropped, merged nor moved across accesses."""
+    """Like `inline_asm`, for assembly with effects: it is neither dropped, merged nor moved across accesses."""
 
     args: tuple[Value, ...] = operand(variadic=True)
     asm: str = attr()
@@ -36,7 +36,7 @@ class VolatileAsmOp(Op, opcode="volatile_asm", effects=Effect.READ | Effect.WRIT
 
 
 class SpecialRegisterOp(Op, opcode="special_register", effects=Effect.READ | Effect.WRITE):
-    """The value of a register at this moment: "globaltimer" (int64, nanoseconds) or "smid" (int32)."""
+    """The current value of a register: "globaltimer" (int64, nanoseconds) or "smid" (int32)."""
 
     name: str = attr()
 
@@ -48,7 +48,7 @@ class SpecialRegisterOp(Op, opcode="special_register", effects=Effect.READ | Eff
 
 
 class GridDependencyOp(Op, opcode="grid_dependency", effects=Effect.SYNC):
-    """Programmatic dependent launch: "wait" for the grid before, or let the next one start ("launch_dependents")."""
+    """Programmatic dependent launch: "wait" for the previous grid, or let the next start ("launch_dependents")."""
 
     kind: str = attr()
 

@@ -31,7 +31,7 @@ __all__ = [
 
 
 def result_tile(shape: Sequence[int], elem: ElementType) -> Any:
-    """Type of a tile, or the scalar itself for rank 0."""
+    """Return the type of a tile, or the scalar type for rank 0."""
     return TileType(tuple(shape), elem) if shape else elem
 
 
@@ -41,7 +41,7 @@ def _with_layout_of(t: Any, given: Any) -> Any:
 
 
 class TileOp(Op):
-    """Base of the ops here: `tile_types()` gives shapes and element types, layouts come from the result as built.
+    """Base of the ops here: `tile_types()` returns shapes and element types; layouts are those of the result as built.
 
     On the GPU level results carry layouts that no rule can know; only shape and element type are checked then.
     """
@@ -51,12 +51,12 @@ class TileOp(Op):
 
     def infer(self) -> Sequence[Type]:
         types = self.tile_types()
-        built: Sequence[Value] = getattr(self, "results", ())  # none yet while the op is being made
+        built: Sequence[Value] = getattr(self, "results", ())  # none while the op is being made
         return [_with_layout_of(t, built[i].type) if built else t for i, t in enumerate(types)]
 
 
 def _same_elements(op: Op) -> None:
-    """Require that every operand and result has one element type."""
+    """Require that all operands and results have one element type."""
     kinds = {elem_of(v.type) for v in (*op.operands, *op.results)}
     require(len(kinds) == 1, op, lambda: f"element types differ: {[k.short for k in kinds]}")
 
@@ -86,7 +86,7 @@ class NumProgramsOp(Op, opcode="num_programs"):
 
 
 class CtaRankOp(Op, opcode="cta_rank"):
-    """Number of this block among the `blocks` of the cluster that runs the program (int32)."""
+    """Number of this CTA among the `ctas` of the cluster that runs the program (int32)."""
 
     ctas: int = attr()
 
@@ -108,7 +108,7 @@ class ArangeOp(TileOp, opcode="arange"):
 
 
 class Rearrangement(Op):
-    """Base of ops whose results hold elements of `x`: these are moved, repeated or left out, but not changed."""
+    """Base of ops whose results hold elements of `x`, which are moved, repeated or omitted, but not changed."""
 
     x: Value = operand()
 
@@ -147,7 +147,7 @@ class ExpandDimsOp(Rearrangement, TileOp, opcode="expand_dims"):
 
 
 class ReshapeOp(Rearrangement, opcode="reshape"):
-    """The same elements in row-major order under another shape (`reorder`: in any order); result type given."""
+    """The same elements in row-major order in another shape (`reorder`: in any order); the result type is given."""
 
     reorder: bool = attr(default=False)
 
@@ -220,7 +220,7 @@ class GatherOp(TileOp, opcode="gather"):
 
 
 class HistogramOp(TileOp, opcode="histogram"):
-    """Count of each value 0 … bins-1 in a 1-D integer tile (int32); masked-off and other values do not count."""
+    """Count of each value 0 … bins-1 in a 1-D integer tile (int32); masked and other values do not count."""
 
     x: Value = operand()
     mask: Value | None = operand(optional=True)
@@ -237,7 +237,7 @@ class HistogramOp(TileOp, opcode="histogram"):
 
 
 class Matmul(Op):
-    """Base of ops that give a @ b + acc, by whatever instruction."""
+    """Base of ops that compute a @ b + acc, by any instruction."""
 
     a: Value = operand()
     b: Value = operand()
@@ -291,7 +291,7 @@ class CombineOp(TileOp):
 
 
 class ReduceOp(CombineOp, opcode="reduce"):
-    """Combine all elements along `axis`, in any order, by an associative and commutative region; axis goes."""
+    """Combine all elements along `axis`, in any order, by an associative and commutative region; drops the axis."""
 
     def tile_types(self) -> Sequence[Type]:
         s = shape_of(self.inputs[0].type)
@@ -300,7 +300,7 @@ class ReduceOp(CombineOp, opcode="reduce"):
 
 
 class ScanOp(CombineOp, opcode="scan"):
-    """Inclusive prefix combination along `axis`, from the end when `reverse`; an associative region."""
+    """Inclusive prefix combination along `axis`, from the end if `reverse`, by an associative region."""
 
     reverse: bool = attr(default=False)
 
