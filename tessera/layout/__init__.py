@@ -1,5 +1,5 @@
-"""Linear layouts over GF(2) say who holds which element; here are named encodings, addresses in shared memory and
-plans."""
+"""Linear layouts over GF(2) say who holds which element. This package has named encodings, addresses in shared memory
+and conversion plans."""
 
 from .access import *
 from .boxes import *

@@ -1,19 +1,19 @@
-"""Plans how a warp reads or writes a distributed tile in shared memory: by vectors, or ldmatrix/stmatrix and .trans.
+"""Plans how a warp accesses a distributed tile in shared memory: by vectors, or by ldmatrix/stmatrix and .trans.
 
 ldmatrix (b16) reads 8x8 matrices whose rows are 16 contiguous bytes at an address given by one lane each; lane l
-gets in a 32-bit register piece l & 3 of row l >> 2.  In offsets, with W elements in 32 bits: these are the bits
-1..W/2, lane bits 0 and 1 are W and 2W, lane bits 2..4 pick the row and may be anything that is a multiple of 16 bytes.
+gets piece l & 3 of row l >> 2 in a 32-bit register.  In offsets, with W elements in 32 bits: the register bits within
+32 bits are 1..W/2, lane bits 0 and 1 are W and 2W, lane bits 2..4 pick the row and may be any multiple of 16 bytes.
 With .trans (16-bit elements) lane l gets elements (2(l&3), l>>2) and (2(l&3)+1, l>>2): lane bits 2..4 are the offsets
 1, 2, 4, and the register of a pair together with lane bits 0 and 1 picks the row.  8-bit elements move in pairs of
 neighbours: a register bit is offset 1, lane bits 2..4 are 2, 4, 8, another register bit picks the row.  x2 and x4 take
 one or two more register bits; lane l then supplies the address of row l & 7 of matrix l >> 3, again a linear map of the
 lane.
 
-Rows that meet in the same banks are spread over the matrices of one instruction: a lane bit that picks a row is added
+Rows with the same banks are distributed over the matrices of one instruction: a lane bit that picks a row is added
 to a register bit that picks a matrix, so that lanes with that bit find what belongs to matrix j in register j ^ mask
-(`flips`), and put them in order by a selection.  E.g. 8-bit elements [K, M], M contiguous in a swizzle of 128 bytes,
+(`flips`), and reorder the registers by selects.  E.g. 8-bit elements [K, M], M contiguous in a swizzle of 128 bytes,
 as registers of four along K: lane bits 0 and 1 are rows 4 and 8 of K, the pair's register is row 1, and row 8 has the
-banks of row 0; with the register of row 2 added to it the eight rows are in eight different places.
+banks of row 0; with the register of row 2 added to it, the eight rows are in eight different banks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class MatrixGroup:
     """One ldmatrix or stmatrix: its constant offset in elements, and for each of its 32-bit registers the tile's
-    registers in it, lowest first."""
+    registers that it holds, lowest first."""
 
     offset: int
     reg32: tuple[tuple[int, ...], ...]
@@ -62,7 +62,7 @@ class VectorAccess:
 
     @property
     def thread_mask(self) -> int:
-        """Offset bits that lanes or warps may set: a group's bits outside of it are an added immediate."""
+        """Offset bits that lanes or warps may set: other bits of a group's offset are an added immediate."""
         return union(self.lane + self.warp)
 
 
@@ -81,7 +81,7 @@ class MatrixAccess:
 
     @property
     def thread_mask(self) -> int:
-        """Offset bits that lanes or warps may set: a group's bits outside of it are an added immediate."""
+        """Offset bits that lanes or warps may set: other bits of a group's offset are an added immediate."""
         return union(self.lane + self.warp)
 
 
@@ -89,7 +89,7 @@ Access = VectorAccess | MatrixAccess
 
 
 def vector_access(offsets: OffsetMap, elem_bits: int, limit_bits: int = 128) -> VectorAccess:
-    """The widest vector access, at most `limit_bits` wide."""
+    """Return the widest vector access, at most `limit_bits` wide."""
     vec = max_vector(offsets, elem_bits, limit_bits)
     passes = count_wavefronts(images(offsets.lane), elem_bits, vec)
     return VectorAccess(vec, offsets.lane, offsets.warp, vector_groups(offsets, vec), passes)
@@ -98,8 +98,8 @@ def vector_access(offsets: OffsetMap, elem_bits: int, limit_bits: int = 128) -> 
 def _fits(
     offsets: OffsetMap, elem_bits: int, trans: bool, live: Sequence[int]
 ) -> tuple[list[int], list[int], int] | None:
-    """(register bits of 32 bits, offsets of the 3 row bits, lane bit of the first that a lane bit picks, the others
-    being of the following ones) if the map has the shape that the instruction needs."""
+    """Return (register bits within 32 bits, offsets of the 3 row bits, lane bit of the first row bit that lanes pick,
+    which those of the others follow) if the map has the form that the instruction needs, else None."""
     lane, register = offsets.lane, offsets.register
     if len(lane) != 5 or elem_bits > 32 or elem_bits < 8 or (trans and elem_bits > 16):
         return None
@@ -130,8 +130,8 @@ def _fits(
 def _spread(
     rows: list[int], first: int, registers: Columns, rest: Sequence[int], elem_bits: int
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Move rows to different banks by adding up to two register bits to lane bits. Gives the rows' offsets, and pairs
-    of lane bit and what is added to it."""
+    """Move rows to different banks by adding up to two register bits to lane bits. Return the rows' offsets, and pairs
+    of a lane bit and what is added to it."""
     line = LINE_BITS // elem_bits - ROW_BITS // elem_bits
     banks, found, used = Echelon(), list(rows), 0
     added: list[tuple[int, int]] = []
@@ -151,9 +151,9 @@ def _spread(
 def matrix_access(
     offsets: OffsetMap, elem_bits: int, trans: bool, slot_bits: int = 64
 ) -> MatrixAccess | None:
-    """The ldmatrix/stmatrix plan of a map (register, lane, warp) -> offset, or None if it does not have that form.
+    """Return the ldmatrix/stmatrix plan of a map (register, lane, warp) -> offset, or None if it lacks that form.
 
-    Offset bits from `slot_bits` up number the rounds of an exchange: one instruction stays within a round.
+    Offset bits from `slot_bits` up number the rounds of an exchange: one instruction must stay within a round.
     """
     live = Echelon(offsets.register).independent
     fit = _fits(offsets, elem_bits, trans, live)
@@ -185,19 +185,19 @@ def matrix_access(
 
 
 def ldmatrix_plan(dist: LinearLayout, shared: LinearLayout, elem_bits: int) -> MatrixAccess | None:
-    """How ldmatrix (plain, else .trans) delivers all registers of `dist` from `shared`, or None if it cannot."""
+    """Return how ldmatrix (plain, else .trans) loads all registers of `dist` from `shared`, or None if it cannot."""
     offsets = offset_map(dist, shared)
     return matrix_access(offsets, elem_bits, False) or matrix_access(offsets, elem_bits, True)
 
 
 stmatrix_plan = ldmatrix_plan
-"""stmatrix has the same lane map: how it stores all registers of `dist` to `shared`, or None."""
+"""stmatrix has the same lane map: return how it stores all registers of `dist` to `shared`, or None."""
 
 
 def _gather_cost(access: Access, elem_bits: int) -> float:
-    """Slots to bring the registers of one group in order: wide accesses take consecutive machine registers.
+    """Return slots that reorder the registers of one group: wide accesses take consecutive machine registers.
 
-    The first group tells for all, as the others differ from it by an XOR that leaves aligned runs aligned runs.
+    The first group represents all, as the others differ from it by an XOR that keeps aligned runs aligned.
     """
     group = access.groups[0]
     reg32 = group.reg32 if isinstance(group, MatrixGroup) else (group.registers,)
@@ -214,7 +214,7 @@ def _gather_cost(access: Access, elem_bits: int) -> float:
 
 
 def access_cost(access: Access, elem_bits: int) -> float:
-    """Shared-memory passes plus issue slots of one warp for the whole access."""
+    """Return the shared-memory passes plus issue slots of one warp for the whole access."""
     each = access.wavefronts + 1.0 + _gather_cost(access, elem_bits)
     if isinstance(access, MatrixAccess):
         each += access.count * len(access.flips)
@@ -224,7 +224,7 @@ def access_cost(access: Access, elem_bits: int) -> float:
 
 
 def best_access(offsets: OffsetMap, elem_bits: int, matrix: bool, slot_bits: int = 64) -> Access:
-    """The cheapest way to move all registers; `matrix`: does the target have the matrix form of this direction?"""
+    """Return the cheapest way to move all registers; `matrix`: the target has the matrix form of this direction."""
     choices: list[Access] = [vector_access(offsets, elem_bits)]
     for trans in (False, True) if matrix else ():
         found = matrix_access(offsets, elem_bits, trans, slot_bits)
@@ -234,7 +234,7 @@ def best_access(offsets: OffsetMap, elem_bits: int, matrix: bool, slot_bits: int
 
 
 def round_groups(access: Access, slot_bits: int, number: int) -> Access:
-    """The part of an access that belongs to round `number`: bits of the offset from `slot_bits` up select the round."""
+    """Return the part of an access in round `number`: bits of the offset from `slot_bits` up select the round."""
     low = (1 << slot_bits) - 1
     if any(c & ~low for c in access.lane + access.warp):
         raise LayoutError("lanes or warps would differ in their round")

@@ -1,7 +1,7 @@
 """Cuts a tile into boxes, the pieces in which the TMA unit moves it between global and shared memory.
 
-A box is a rectangle of elements that lies in shared memory in one run, its rows swizzled within 128, 64 or 32 bytes. A
-tile that is wider than a swizzle takes several boxes side by side. Example: 64x256 fp16 in a swizzle of 128 bytes:
+A box is a rectangle of elements that is contiguous in shared memory, with its rows swizzled within 128, 64 or 32
+bytes. A tile wider than a swizzle takes several adjacent boxes. Example: 64x256 fp16 in a swizzle of 128 bytes:
 
     4 boxes of 64 rows of 64 elements, at bytes 0, 8192, 16384, 24576
 """
@@ -24,13 +24,13 @@ MAX_EXTENT = 256
 MIN_ROW_BYTES = 16  # of a box's innermost dimension (CUDA, tensor maps)
 SWIZZLES = (128, 64, 32)
 PLACE_BYTES = 1024
-"""Where a box with a swizzle may begin."""
+"""Alignment of a box with a swizzle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """How a tile is cut: extents of a box (in the order of the tile's dimensions), bytes of its swizzle (0: none),
-    first coordinates of the boxes in the order in which they lie in shared memory."""
+    """How a tile is cut: extents of a box (in the order of the tile's dimensions), bytes of its swizzle (0: none), and
+    the first coordinates of the boxes in their order in shared memory."""
 
     box: tuple[int, ...]
     swizzle: int
@@ -42,13 +42,13 @@ class Boxes:
         return prod(self.box)
 
     def of_rank(self, rank: int) -> Boxes:
-        """These boxes in an array with more dimensions in front, which the tile lacks: extents of 1, starts at 0."""
+        """Return these boxes in an array with more leading dimensions than the tile: extents of 1, starts at 0."""
         more = rank - len(self.box)
         starts = tuple([(*[0] * more, *start) for start in self.starts])
         return Boxes((*[1] * more, *self.box), self.swizzle, starts)
 
     def shares(self, count: int, bits: int) -> Boxes | None:
-        """Cut the boxes so that `count` equal runs can be made of them, into boxes of fewer rows if need be. None if
+        """Cut the boxes so that they form `count` equal runs, into boxes of fewer rows if necessary. None if
         there are too few rows."""
         if len(self.starts) % count == 0:
             return self
@@ -69,9 +69,9 @@ class Boxes:
 
 @lru_cache(maxsize=256)
 def box_layout(shape: tuple[int, ...], bits: int) -> LinearLayout | None:
-    """The layout in shared memory that the TMA unit fills best for a tile; None if it cannot move such a tile.
+    """Return the layout in shared memory that the TMA unit fills best for a tile; None if it cannot move the tile.
 
-    Rows along the last dimension; the widest swizzle that they fill."""
+    Rows are along the last dimension, with the widest swizzle that they fill."""
     if shape[-1] * bits < MIN_ROW_BYTES * 8:
         return None
     order = tuple(reversed(range(len(shape))))
@@ -86,7 +86,7 @@ def box_layout(shape: tuple[int, ...], bits: int) -> LinearLayout | None:
 
 @lru_cache(maxsize=256)
 def boxes_of(layout: LinearLayout, bits: int) -> Boxes | None:
-    """How the TMA unit fills shared memory in `layout`; None if it cannot."""
+    """Return how the TMA unit fills shared memory in `layout`; None if it cannot."""
     shape: tuple[int, ...] = layout.shape
     inner = shape[-1]
     order = tuple(reversed(range(len(shape))))
@@ -98,8 +98,8 @@ def boxes_of(layout: LinearLayout, bits: int) -> Boxes | None:
 
 
 def _cut(shape: tuple[int, ...], width: int, swizzle: int) -> Boxes | None:
-    """Cut a tile into boxes of `width` elements of each row. Where that is the whole row a box has all rows, else those
-    of the last but one dimension."""
+    """Cut a tile into boxes of `width` elements of each row. If that is the whole row a box has all rows, else those
+    along the last but one dimension."""
     whole = width == shape[-1]
     rows = shape[:-1] if whole else (*[1] * (len(shape) - 2), *shape[-2:-1])
     box: tuple[int, ...] = (*rows, width)

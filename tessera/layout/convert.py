@@ -1,8 +1,9 @@
-"""Derives how a tile changes its layout: nothing, registers renamed, an exchange within warps, or shared memory.
+"""Derives how a tile changes its layout: not at all, by renaming registers, by an exchange within warps, or through
+shared memory.
 
 The source map M (src after M = dst) decides: if it keeps lane and warp, registers are renamed; if it keeps the warp,
-lanes exchange by shuffles where these are cheaper than shared memory; otherwise the tile goes through shared memory in
-a layout computed for this pair.  A plan is data: every lane, register and address is there as a linear map.
+lanes exchange by shuffles if these are cheaper than shared memory; otherwise the tile goes through shared memory in
+a layout computed for this pair.  A plan is data: all lanes, registers and addresses are linear maps in it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 BARRIER_COST = 24.0
-"""Slots that the barriers of one round through shared memory are worth, so that small exchanges stay in registers
+"""Slots that the barriers of one round through shared memory cost, so that small exchanges stay in registers
 (tools/fit)."""
 
 
@@ -48,7 +49,7 @@ class SharedRound:
 
 @dataclass(frozen=True, slots=True)
 class SharedExchange:
-    """Through shared memory, in `rounds` passes of `bytes` each.
+    """An exchange through shared memory, in `rounds` passes of `bytes` each.
 
     `shared` maps offsets (elements) to coordinates.  A thread stores only if none of its bits in `store_lane_free` and
     `store_warp_free` is set (others hold copies; storing anyway is harmless).  The loads fill registers
@@ -110,8 +111,8 @@ def plan_shared(
     stmatrix: bool = False,
     max_bytes: int | None = None,
 ) -> SharedExchange:
-    """The exchange through shared memory.  With `max_bytes` in several rounds as far as the layouts allow: the plan's
-    `bytes` may still be above it when lanes or warps of the two sides leave no bit to split by."""
+    """Return the exchange through shared memory.  With `max_bytes`, use several rounds as far as the layouts allow: the
+    plan's `bytes` may still exceed it if lanes or warps of the two sides leave no bit to split by."""
     check_same_holders(src, dst)
     bits = max(8, elem_bits)
     halvings = 0
@@ -134,9 +135,9 @@ def plan_conversion(
     stmatrix: bool = True,
     max_bytes: int | None = None,
 ) -> Plan:
-    """The cheapest way from layout src to dst for elements of `elem_bits` (1-bit elements travel as bytes).
+    """Return the cheapest way from layout src to dst for elements of `elem_bits` (1-bit elements are bytes).
 
-    `ldmatrix`, `stmatrix`: does the target have them; `max_bytes`: shared memory to use.
+    `ldmatrix`, `stmatrix`: whether the target has them; `max_bytes`: shared memory to use.
     Raises LayoutError if the layouts are not of one tile in one set of lanes and warps.
     """
     if src == dst:
@@ -157,8 +158,8 @@ def plan_conversion(
 
 
 def plan_cost(plan: Plan) -> float:
-    """Slots of one warp that a plan takes, to compare plans; 8-bit packing as planned, registers of 32 bits for
-    shuffles."""
+    """Return the slots of one warp that a plan takes, to compare plans; shuffles are counted for 32-bit
+    registers."""
     if isinstance(plan, WarpShuffle):
         return plan.cost(32)
     return plan.cost if isinstance(plan, SharedExchange) else 0.0

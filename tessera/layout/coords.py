@@ -1,4 +1,4 @@
-"""Coordinates of a tile packed in one int: row-major, each dim in its own bits, the last dim lowest."""
+"""Packs coordinates of a tile into one int: row-major, each dim in its own bits, the last dim lowest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["pack", "unpack"]
 
 @lru_cache(maxsize=4096)
 def bit_shifts(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Position of each dim's lowest bit in a packed coordinate; checks the shape."""
+    """Return the position of each dim's lowest bit in a packed coordinate, after checking the shape."""
     shifts: list[int] = []
     position = 0
     for size in reversed(shape):
@@ -22,7 +22,7 @@ def bit_shifts(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def pack(shape: tuple[int, ...], coords: Sequence[int]) -> int:
-    """Row-major flat index of coordinates; raises LayoutError if they are out of range."""
+    """Return the row-major flat index of coordinates; raise LayoutError if they are out of range."""
     if len(coords) != len(shape):
         raise LayoutError(f"{list(coords)} has not the rank of the shape {list(shape)}")
     flat = 0
@@ -34,12 +34,12 @@ def pack(shape: tuple[int, ...], coords: Sequence[int]) -> int:
 
 
 def unpack(shape: tuple[int, ...], flat: int) -> tuple[int, ...]:
-    """Coordinates of a row-major flat index."""
+    """Return the coordinates of a row-major flat index."""
     return tuple([(flat >> s) & (n - 1) for s, n in zip(bit_shifts(shape), shape, strict=True)])
 
 
 def unit_columns(shape: tuple[int, ...]) -> list[list[int]]:
-    """For each dim the packed coordinates 1, 2, 4, ... along it."""
+    """Return for each dim the packed coordinates 1, 2, 4, ... along it."""
     return [
         [1 << (shift + i) for i in range(log2(size))]
         for shift, size in zip(bit_shifts(shape), shape, strict=True)

@@ -1,7 +1,7 @@
 """Makes blocked layouts: every thread owns a small contiguous block, threads and warps tile the shape.
 
-`blocked((64, 64), (1, 8), (4, 8), (4, 1), (1, 0))`: each thread has 8 elements along dim 1, 8 lanes make a row of 64,
-the other 4 lane values and the 4 warps go down the rows (16 at once), and registers 8..31 repeat that 4 times.
+`blocked((64, 64), (1, 8), (4, 8), (4, 1), (1, 0))`: each thread has 8 elements along dim 1, 8 lanes form a row of 64,
+the 4 groups of lanes and the 4 warps are along the rows (16 at once), and registers 8..31 repeat that 4 times.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LANES = 32  # of a warp
 
 
 class BasisBuilder:
-    """Hands out the coordinate bits of a shape dim by dim, lowest first."""
+    """Assigns the coordinate bits of a shape dim by dim, lowest first."""
 
     __slots__ = ("bases", "shape", "_used", "_shift")
 
@@ -30,7 +30,7 @@ class BasisBuilder:
         self._shift = bit_shifts(self.shape)
 
     def take(self, in_dim: str, dim: int, count: int, *, broadcast: bool = True) -> None:
-        """Give the next `count` bits of `dim` to `in_dim`; past the end of the dim: zero bases, or none at all."""
+        """Assign the next `count` bits of `dim` to `in_dim`; past the end of the dim: zero bases, or none at all."""
         for _ in range(count):
             if 1 << self._used[dim] < self.shape[dim]:
                 self.bases[in_dim].append(1 << (self._shift[dim] + self._used[dim]))
@@ -39,11 +39,11 @@ class BasisBuilder:
                 self.bases[in_dim].append(0)
 
     def left(self, dim: int) -> int:
-        """Bits of `dim` not handed out yet."""
+        """Return the bits of `dim` not assigned yet."""
         return log2(self.shape[dim]) - self._used[dim]
 
     def take_left(self, in_dim: str, dim: int, keep: int = 0) -> None:
-        """Give all bits of `dim` but the last `keep` to `in_dim`."""
+        """Assign all bits of `dim` but the last `keep` to `in_dim`."""
         self.take(in_dim, dim, max(self.left(dim) - keep, 0))
 
     def build(self) -> LinearLayout:
@@ -66,8 +66,8 @@ def blocked(
 ) -> LinearLayout:
     """Contiguous block per thread; lanes, then warps, then repetitions tile the shape, dim order[0] fastest.
 
-    All extents are powers of two.  A tile larger than one CTA tile wraps around into more registers; in a smaller one
-    lanes and warps without work of their own hold copies (zero bases), and registers are not duplicated.
+    All extents are powers of two.  A tile larger than one CTA tile wraps around into more registers; for a smaller tile
+    redundant lanes and warps hold copies (zero bases), and registers are not duplicated.
     """
     _check(
         shape,
@@ -96,9 +96,9 @@ def default_blocked(
     order: tuple[int, ...] | None = None,
     lanes: int = LANES,
 ) -> LinearLayout:
-    """The coalesced blocked layout: vectors of `vec` along order[0], then as many lanes and warps along it as fit.
+    """Return the coalesced blocked layout: vectors of `vec` along order[0], then as many lanes and warps as fit.
 
-    The default order has the last dim fastest.  `vec` is lowered so that no lane goes without work while registers
+    By default the last dim is fastest.  `vec` is lowered so that no lane is idle while registers
     repeat.
     """
     rank = len(shape)
@@ -125,10 +125,10 @@ def default_blocked(
 
 
 def identity1d(size: int, in_dim: str) -> LinearLayout:
-    """A tile of [size] elements, element i at index i of `in_dim`."""
+    """Return a tile of [size] elements, element i at index i of `in_dim`."""
     return LinearLayout.packed((size,), {in_dim: [1 << i for i in range(log2(size))]})
 
 
 def zeros1d(size: int, in_dim: str) -> LinearLayout:
-    """A tile of one element, held at each of `size` indices of `in_dim`."""
+    """Return a tile of one element, held at each of `size` indices of `in_dim`."""
     return LinearLayout.packed((1,), {in_dim: [0] * log2(size)})

@@ -1,27 +1,27 @@
 """Defines linear layouts: who holds which element of a tile, as a linear map over GF(2).
 
-A *distributed* layout says which element of a tile sits in register r of lane l of warp w.  Every arrangement that a
-GPU instruction asks for has one property: write r, l and w in binary, and each bit that is set moves the element by a
+A *distributed* layout says which element of a tile is in register r of lane l of warp w.  All arrangements that
+GPU instructions require have one property: write r, l and w in binary, and each bit that is set moves the element by a
 fixed XOR of coordinates.  So the arrangement is a linear map over GF(2), given by the image of each single bit, its
 *basis*.  A worked example, the 8x8 accumulator of a tensor-core instruction (2 elements in each of 32 lanes):
 
     ll<[8,8] register=[[0,1]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]]>
 
-Register 1 is one column right of register 0; lane bit 0 moves two columns, lane bit 1 four columns, lane bits 2..4 move
+Register 1 is one column right of register 0; lane bit 0 moves by two columns, lane bit 1 by four, and lane bits 2..4 by
 1, 2 and 4 rows.  Lane 13 = 0b01101 and register 1 hold the element
 (0,2) ^ (1,0) ^ (2,0) ^ (0,1) = (3,3): row 13 >> 2 = 3, column 2 * (13 & 3) + 1 = 3.
 
-A *shared* layout is the same with the single in-dim "offset" (counted in elements): which element is stored there.  The
-32-byte swizzle and the padding-free transposes are linear too: offset bits that select a row also flip column bits.
+A *shared* layout has the single in-dim "offset" (counted in elements) instead: it says which element is stored there.
+The 32-byte swizzle and padding-free transposes are linear, too: offset bits that select a row also flip column bits.
 
-What this buys, all of it exact and none of it case by case:
+This has exact and general consequences:
 
 * A coordinate tuple is packed in one int, the last dim in the lowest bits.  As sizes are powers of two this is the
   row-major flat index, so `reshape` keeps the packed bases and only replaces the shape; `trans` permutes bits.
-* A basis of zero, or one that the others produce, means that the element is held more than once (`free_bits`).
+* A basis that is zero, or that the others span, means that the element is held more than once (`free_bits`).
 * Address of an element in shared memory = inverse(shared) after distributed: one matrix product (shared.py).
-* A conversion asks for a map M with src after M = dst: solve a linear system (`invert_and_compose`), then look at which
-  bits M mixes: registers only, lanes too, or warps as well (convert.py).
+* A conversion needs a map M with src after M = dst: solve a linear system (`invert_and_compose`), then check which
+bits M mixes: registers only, lanes too, or warps as well (convert.py).
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class LinearLayout:
         return self.num_elements.bit_length() - 1
 
     def is_surjective(self) -> bool:
-        """Does every element have a place?"""
+        """Whether every element has a place."""
         return Echelon(self.all_columns()).rank == self.out_bits
 
     def is_bijective(self) -> bool:
@@ -148,8 +148,8 @@ class LinearLayout:
         return len(columns) == self.out_bits and Echelon(columns).rank == len(columns)
 
     def free_masks(self) -> dict[str, int]:
-        """For each in-dim the mask of bits whose basis is zero or made by earlier bits (registers first, then lanes,
-        ...).
+        """Return for each in-dim the mask of bits whose basis is zero or spanned by earlier bits (registers first, then
+        lanes, ...).
 
         The holders whose free bits are all zero hold every element exactly once.
         """
@@ -165,7 +165,7 @@ class LinearLayout:
         return sum(1 << i for i, c in enumerate(self.columns(in_dim)) if c & mask)
 
     def is_axis_separable(self, axis: int) -> bool:
-        """Does each bit move either along `axis` only or not at all along it?  (Reductions rely on it.)"""
+        """Whether each bit moves either along `axis` only, or not at all along it, as reductions require."""
         mask = self._axis_mask(axis)
         return all(not (c & mask) or not (c & ~mask) for c in self.all_columns())
 
@@ -175,7 +175,7 @@ class LinearLayout:
     # Evaluation
 
     def apply(self, index: Mapping[str, int]) -> tuple[int, ...]:
-        """Coordinates of the element at e.g. {"register": 1, "lane": 13}; absent in-dims are 0."""
+        """Return the coordinates of the element at e.g. {"register": 1, "lane": 13}; absent in-dims are 0."""
         return unpack(self.shape, self.apply_flat(index))
 
     def apply_flat(self, index: Mapping[str, int]) -> int:
@@ -190,17 +190,17 @@ class LinearLayout:
         return flat
 
     def image(self, flat: int) -> int:
-        """Flat element index of a flat input (canonical order of in-dims, registers in the lowest bits)."""
+        """Return the flat element index of a flat input (canonical order of in-dims, registers in the lowest bits)."""
         return apply(self.all_columns(), flat)
 
     def register_images(self) -> list[int]:
-        """Flat element index of each register of lane 0 in warp 0."""
+        """Return the flat element index of each register of lane 0 in warp 0."""
         return images(self.columns("register"))
 
     # Algebra
 
     def compose(self, outer: LinearLayout) -> LinearLayout:
-        """`outer` after `self`: this layout's flat result is the flat input of `outer`."""
+        """Return `outer` after `self`: this layout's flat result is the flat input of `outer`."""
         table = outer.all_columns()
         if len(table) < self.out_bits:
             raise LayoutError(f"cannot feed {self.out_bits} bits into a map of {len(table)} bits")
@@ -209,7 +209,7 @@ class LinearLayout:
         )
 
     def invert(self) -> LinearLayout:
-        """The inverse of a bijective layout: in-dim "index" (flat element) to the in-dims, slowest first.
+        """Return the inverse of a bijective layout: in-dim "index" (flat element) to the in-dims, slowest first.
 
         For a distributed layout the out shape is (warps, lanes, registers), for a shared one (offsets,).
         """
@@ -217,7 +217,7 @@ class LinearLayout:
         return LinearLayout.packed(sizes, {"index": inverse_columns(self)})
 
     def __mul__(self, outer: LinearLayout) -> LinearLayout:
-        """Tile: `outer` arranges copies of this layout.  Shapes multiply; bits of `outer` come above this one's."""
+        """Tile: `outer` arranges copies of this layout.  Shapes multiply; bits of `outer` come above this layout's."""
         if outer.rank != self.rank:
             raise LayoutError(f"product of layouts of rank {self.rank} and {outer.rank}")
         shape = tuple([a * b for a, b in zip(self.shape, outer.shape, strict=True)])
@@ -231,7 +231,7 @@ class LinearLayout:
         return LinearLayout.packed(shape, merged)
 
     def map_columns(self, in_dim: str, columns: Iterable[int]) -> LinearLayout:
-        """This layout with the packed bases of one in-dim replaced."""
+        """Return this layout with the packed bases of one in-dim replaced."""
         return LinearLayout.packed(self.shape, {**self._bases, in_dim: tuple(columns)})
 
     def _with_coords(
@@ -253,14 +253,14 @@ class LinearLayout:
         )
 
     def trans(self, order: Sequence[int]) -> LinearLayout:
-        """Layout of the transposed tile: result dim i is dim order[i]."""
+        """Return the layout of the transposed tile: result dim i is dim order[i]."""
         if sorted(order) != list(range(self.rank)):
             raise LayoutError(f"{list(order)} is no permutation of {self.rank} dims")
         shape = tuple([self.shape[i] for i in order])
         return self._with_coords(shape, tuple(order), (True,) * self.rank)
 
     def reshape(self, shape: Sequence[int]) -> LinearLayout:
-        """Layout of the tile seen row-major in another shape: the packed bases stay as they are."""
+        """Return the layout of the tile in another shape, row-major: the packed bases are unchanged."""
         if prod(shape) != self.num_elements:
             raise LayoutError(f"cannot reshape {list(self.shape)} to {list(shape)}")
         return LinearLayout.packed(tuple(shape), self._bases)
@@ -270,7 +270,7 @@ class LinearLayout:
         return self.reshape((*self.shape[:axis], 1, *self.shape[axis:]))
 
     def drop_dim(self, axis: int) -> LinearLayout:
-        """The slice that a reduction along `axis` leaves: its coordinates vanish.
+        """Return the slice that a reduction along `axis` leaves, without the coordinates along it.
 
         Holders that differed only along the axis now hold the same element, registers included (`unique_registers`).
         """
@@ -279,7 +279,7 @@ class LinearLayout:
         return self._with_coords(shape, kept, (True,) * len(kept))
 
     def restrict(self, shape: Sequence[int]) -> LinearLayout:
-        """Operand layout for a broadcast to this layout: dims that have size 1 in `shape` are zeroed.
+        """Return the operand layout for a broadcast to this layout: dims that have size 1 in `shape` are zeroed.
 
         Register i of the operand in the returned layout is register i of the result: broadcasting is then free.
         """
@@ -291,7 +291,7 @@ class LinearLayout:
         return self._with_coords(tuple(shape), tuple(range(self.rank)), keep)
 
     def join(self) -> LinearLayout:
-        """Layout of tl.join: a new trailing dim of size 2 in a new lowest register bit.
+        """Return the layout of tl.join: a new trailing dim of size 2 in a new lowest register bit.
 
         Register 2i of the result is register i of the first operand, 2i+1 that of the second.
         """
@@ -300,7 +300,7 @@ class LinearLayout:
         return LinearLayout.packed((*self.shape, 2), grown)
 
     def split_bit(self) -> int | None:
-        """The register bit that alone moves along a trailing dim of size 2, or None if there is none."""
+        """Return the only bit that moves along a trailing dim of size 2, if it is a register bit, else None."""
         if not self.shape or self.shape[-1] != 2:
             return None
         movers = [c for c in self.all_columns() if c & 1]
@@ -311,7 +311,7 @@ class LinearLayout:
         )
 
     def split(self) -> LinearLayout:
-        """Layout of both halves of tl.split; the halves are the registers with `split_bit()` clear and set."""
+        """Return the layout of both halves of tl.split: the registers with `split_bit()` clear and set."""
         bit = self.split_bit()
         if bit is None:
             raise LayoutError(
@@ -322,21 +322,22 @@ class LinearLayout:
         return LinearLayout.packed(self.shape[:-1], shrunk)
 
     def unique_registers(self) -> LinearLayout:
-        """This layout without the register bits that only repeat what other registers of the thread hold."""
+        """Return this layout without register bits that only repeat what other registers of the thread hold."""
         echelon = Echelon()
         return self.map_columns("register", [c for c in self.columns("register") if echelon.add(c)])
 
     def register_representatives(self) -> tuple[int, ...]:
-        """For each register the first register of the same thread that holds the same element."""
+        """Return for each register the first register of the same thread that holds the same element."""
         first: dict[int, int] = {}
         return tuple([first.setdefault(e, i) for i, e in enumerate(self.register_images())])
 
     def contiguity(self, order: Sequence[int]) -> int:
-        """Widest vector in elements: registers i..i+v-1 (v divides i) hold v consecutive elements along dim order[0].
+        """Return the widest vector in elements: registers i..i+v-1 (v divides i) are v consecutive elements along
+        order[0].
 
         Proof that each such group starts at a multiple of v: register bits 0..log2(v)-1 move by 1, 2, 4, ... along the
-        dim and every other basis leaves the low log2(v) bits of that coordinate alone, so the first element of a group,
-        an XOR of those other bases, has them zero.
+        dim, and every other basis has zeros in the low log2(v) bits of that coordinate, so the first element of a
+        group, an XOR of those other bases, does, too.
         """
         fastest = order[0]
         shift, limit = bit_shifts(self.shape)[fastest], log2(self.shape[fastest])
@@ -355,7 +356,7 @@ class LinearLayout:
     # Text
 
     def text(self) -> str:
-        """One line that `parse_layout` reads back."""
+        """Return one line that `parse_layout` reads."""
         parts = [f"[{','.join(map(str, self.shape))}]"]
         for name in self._bases:
             vectors = ",".join(f"[{','.join(map(str, b))}]" for b in self.bases(name))
@@ -375,7 +376,7 @@ def _in_dim_rank(name: str) -> int:
 
 @lru_cache(maxsize=1024)
 def inverse_columns(layout: LinearLayout) -> Columns:
-    """Columns of the inverse of a bijective layout: flat element index to flat input."""
+    """Return the columns of the inverse of a bijective layout: flat element index to flat input."""
     if not layout.is_bijective():
         raise LayoutError(f"{layout} is not bijective")
     return invert(layout.all_columns())

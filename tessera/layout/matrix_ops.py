@@ -15,11 +15,11 @@ Columns = tuple[int, ...]
 
 
 class LayoutError(ValueError):
-    """A layout operation was asked for something that its operands do not allow."""
+    """The operands do not allow a layout operation."""
 
 
 def apply(columns: Sequence[int], vector: int) -> int:
-    """The image of `vector`: XOR of the columns whose bit is set in it."""
+    """Return the image of `vector`: the XOR of the columns whose bit is set in it."""
     image = 0
     while vector:
         low = vector & -vector
@@ -29,7 +29,7 @@ def apply(columns: Sequence[int], vector: int) -> int:
 
 
 def images(columns: Iterable[int]) -> list[int]:
-    """The images of all vectors 0, 1, 2, ... in order (length 2**len(columns))."""
+    """Return the images of all vectors 0, 1, 2, ... in order (length 2**len(columns))."""
     result = [0]
     for column in columns:
         result += [value ^ column for value in result]
@@ -37,17 +37,17 @@ def images(columns: Iterable[int]) -> list[int]:
 
 
 def compose(outer: Sequence[int], inner: Iterable[int]) -> Columns:
-    """Columns of `outer` after `inner`."""
+    """Return the columns of `outer` after `inner`."""
     return tuple([apply(outer, column) for column in inner])
 
 
 def transpose(columns: Sequence[int], rows: int) -> Columns:
-    """Row masks: bit `j` of result `i` is bit `i` of column `j`."""
+    """Return row masks: bit `j` of result `i` is bit `i` of column `j`."""
     return tuple([sum(((c >> i) & 1) << j for j, c in enumerate(columns)) for i in range(rows)])
 
 
 def union(columns: Iterable[int]) -> int:
-    """All bits that any of the columns sets."""
+    """Return all bits that any of the columns sets."""
     result = 0
     for column in columns:
         result |= column
@@ -55,12 +55,12 @@ def union(columns: Iterable[int]) -> int:
 
 
 def parity(value: int) -> int:
-    """1 if `value` has an odd number of set bits, else 0."""
+    """Return 1 if `value` has an odd number of set bits, else 0."""
     return value.bit_count() & 1
 
 
 def log2(value: int) -> int:
-    """Exponent of a positive power of two; raises LayoutError for anything else."""
+    """Return the exponent of a positive power of two; raise LayoutError for anything else."""
     if value <= 0 or value & (value - 1):
         raise LayoutError(f"{value} is not a power of two")
     return value.bit_length() - 1
@@ -116,17 +116,17 @@ class Echelon:
         return self._reduce(vector)[0] == 0
 
     def solve(self, vector: int) -> int | None:
-        """Combination (bit mask of vector numbers) of independent vectors that sums to `vector`, or None."""
+        """Return a combination (bit mask of vector numbers) of independent vectors with the sum `vector`, or None."""
         rest, combination = self._reduce(vector)
         return combination if rest == 0 else None
 
     def kernel(self) -> list[int]:
-        """A basis of the combinations that sum to zero."""
+        """Return a basis of the combinations that sum to zero."""
         return [combination for _, combination in self.dependent]
 
 
 def invert(columns: Sequence[int]) -> Columns:
-    """Columns of the inverse of a square invertible map; raises LayoutError if there is none."""
+    """Return the columns of the inverse of a square invertible map; raise LayoutError if there is none."""
     echelon = Echelon(columns)
     size = len(columns)
     if echelon.rank != size or any(column >> size for column in columns):
@@ -140,7 +140,7 @@ def invert(columns: Sequence[int]) -> Columns:
 
 
 def intersection(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """A basis of the intersection of two spans; vectors of `first` itself come first where they qualify."""
+    """Return a basis of the intersection of two spans; vectors of `first` itself come first if they qualify."""
     spanned = Echelon(second)
     found = Echelon()
     basis = [v for v in first if v and spanned.contains(v) and found.add(v)]
@@ -154,6 +154,6 @@ def intersection(first: Sequence[int], second: Sequence[int]) -> list[int]:
 
 
 def extend(basis: Sequence[int], candidates: Iterable[int]) -> list[int]:
-    """Those candidates, in order, that are independent of `basis` and of each other."""
+    """Return those candidates, in order, that are independent of `basis` and of each other."""
     echelon = Echelon(basis)
     return [v for v in candidates if v and echelon.add(v)]

@@ -1,4 +1,4 @@
-"""Fragments of tensor-core instructions: which lane and register hold which element of A, B and the accumulator.
+"""Defines fragments of tensor-core instructions: which lane and register hold which element of A, B and accumulator.
 
 In the m16n8kK instructions of mma.sync a group of 4 lanes (t = lane & 3) works on one row (g = lane >> 2).  A register
 of 32 bits holds W = 32/bits elements that are consecutive along K:
@@ -8,24 +8,24 @@ of 32 bits holds W = 32/bits elements that are consecutive along K:
     C  [16 x 8]: row g, columns 2t and 2t+1;  then +8 rows
 
 so that K is 16 for 16-bit, 32 for 8-bit and 8 for 32-bit (tf32) elements.  f64 has m8n8k4: A row g, k = t; B k = t,
-column g; C row g, columns 2t, 2t+1.  wgmma's m64 is four such warps below each other, C with n/8 column groups.
+column g; C row g, columns 2t, 2t+1.  wgmma's m64 is four such warps stacked along M, C with n/8 column groups.
 
-A tile is cut in warps_m x warps_n parts of neighbouring rows and columns; within its part a warp repeats the
+A tile is cut into warps_m x warps_n parts of neighbouring rows and columns; within its part a warp repeats the
 instruction in registers: for operands along K first, then along M or N; for accumulators along N, then M.  Warps that
-differ only in the other dim hold the same operand elements (zero bases).  A batched tile has one leading dim more:
+differ only in the other dim hold the same operand elements (zero bases).  A batched tile has one more leading dim with
 `warps_b` parts.
 
-Which row of the tile is which row of the instruction is free where A comes through registers: `rows` of the wgmma
+The mapping of the tile's rows to the instruction's is free if A comes from registers: `rows` of the wgmma
 layouts lists, for each bit of the row (g, +8, warp, then repetitions, then warpgroups), the bit of the tile's row that
 it stands for. `operand_rows` chooses it so that an operand contiguous along M is read from shared memory without bank
 conflicts: e.g. fp32 in a swizzle of 128 bytes, where +8 is column bit 0 (one 8-byte read serves both rows) and g the
 bits 1, 4 and 2, which with the bits of t are all banks; and so that ldmatrix.trans can read 8-bit elements, whose pairs
 are then rows g and g + 8.
 
-The order of K is free, too, where threads read both operands: `depth` lists for each bit of the instruction's K the
-bit of the tile's (`operand_depth`). So are the `columns` of a B that threads write: its rows in shared memory are then
-those in which registers hold them. E.g. 8-bit elements contiguous along M: a register of 4 takes k = 0, 1, 8 and 9, the
-bits of t are 1 and 2 of k, so that ldmatrix.trans finds the eight rows of a matrix in eight different places.
+The order of K is also free if threads read both operands: `depth` lists for each bit of the instruction's K the
+bit of the tile's (`operand_depth`). So are the `columns` of a B that threads write: its rows in shared memory then have
+the order in which registers hold them. E.g. 8-bit elements contiguous along M: a register of 4 takes k = 0, 1, 8 and 9,
+and the bits of t are 1 and 2 of k, so that ldmatrix.trans finds the eight rows of a matrix in eight different banks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def _split(shape: tuple[int, ...]) -> tuple[int, int]:
-    """(row dim, column dim) of a [M, N] or [B, M, N] shape."""
+    """Return (row dim, column dim) of a [M, N] or [B, M, N] shape."""
     if len(shape) not in (2, 3):
         raise LayoutError(f"a matrix fragment needs rank 2 or 3, not shape {list(shape)}")
     return len(shape) - 2, len(shape) - 1
@@ -74,7 +74,8 @@ def _place_warps(
 def mma_acc(
     shape: tuple[int, ...], warps_m: int, warps_n: int, *, instr_m: int = 16, warps_b: int = 1
 ) -> LinearLayout:
-    """Accumulators [M, N] or [B, M, N] of mma.sync m16n8 (`instr_m=8`: m8n8 of f64); warp = (b, n, m), m fastest."""
+    """Return accumulators [M, N] or [B, M, N] of mma.sync m16n8 (`instr_m=8`: f64's m8n8); warp = (b, n, m), m
+    fastest."""
     rows, cols = _split(shape)
     builder = BasisBuilder(shape)
     builder.take("register", cols, 1)
@@ -90,7 +91,7 @@ def mma_acc(
 def _finish(
     builder: BasisBuilder, steps: list[int], warps: dict[int, int], order: list[int], warps_b: int
 ) -> LinearLayout:
-    """Repetitions along `steps`, then along the batch dim if there is one, then the warps."""
+    """Place repetitions along `steps`, then along the batch dim if there is one, then the warps."""
     registers = [("register", dim) for dim in steps]
     if len(builder.shape) == 3:
         registers.append(("register", 0))
@@ -112,9 +113,9 @@ def mma_operand(
     *,
     warps_b: int = 1,
 ) -> LinearLayout:
-    """Operand 0 (A, [..., M, K]) or 1 (B, [..., K, N]) of mma.sync for 8-, 16-, 32- (tf32) or 64-bit elements.
+    """Return operand 0 (A, [..., M, K]) or 1 (B, [..., K, N]) of mma.sync for 8-, 16-, 32- (tf32) or 64-bit elements.
 
-    Register order is that of the instruction's registers, so consecutive 32-bit groups go in as they are.
+    Registers are in the instruction's order, so that consecutive 32-bit groups are its operands.
     Raises LayoutError if K is smaller than the instruction's.
     """
     first, second = _split(shape)
@@ -139,7 +140,7 @@ def mma_operand(
 
 
 def instruction_depth(elem_bits: int) -> int:
-    """K of one mma.sync (or wgmma) instruction: 32 for 8-bit, 16 for 16-bit, 8 for tf32, 4 for f64 elements."""
+    """Return K of one mma.sync (or wgmma): 32 for 8-bit, 16 for 16-bit, 8 for tf32, 4 for f64 elements."""
     depth = {8: 32, 16: 16, 32: 8, 64: 4}.get(elem_bits)
     if depth is None:
         raise LayoutError(f"no mma fragment for elements of {elem_bits} bits")
@@ -147,7 +148,7 @@ def instruction_depth(elem_bits: int) -> int:
 
 
 def _warpgroup(builder: BasisBuilder, rows: int) -> None:
-    """The four warps of a warpgroup: 16 rows each."""
+    """Place the four warps of a warpgroup, with 16 rows each."""
     if builder.shape[rows] < 64:
         raise LayoutError(f"wgmma needs at least 64 rows, not {builder.shape[rows]}")
     builder.take("warp", rows, 2)
@@ -166,7 +167,7 @@ def wgmma_acc(
     rows: Rows = (),
     columns: Rows = (),
 ) -> LinearLayout:
-    """Accumulators [M, N] of wgmma m64nN: warp w of a group has rows 16w.., warpgroup = (n, m), m fastest.
+    """Return accumulators [M, N] of wgmma m64nN: warp w of a group has rows 16w.., warpgroup = (n, m), m fastest.
 
     The registers of one m64 x n_instr instruction are consecutive; they repeat along N, then along M.
     """
@@ -194,7 +195,8 @@ def wgmma_operand_a(
     rows: Rows = (),
     depth: Rows = (),
 ) -> LinearLayout:
-    """A [M, K] of wgmma held in registers; the accumulators of an earlier wgmma need no exchange to become it."""
+    """Return A [M, K] of wgmma in registers; accumulators of an earlier wgmma are in this layout without an
+    exchange."""
     if shape[1] < instruction_depth(elem_bits) or elem_bits > 32:
         raise LayoutError(f"K = {shape[1]} with {elem_bits}-bit elements does not fit wgmma")
     builder = BasisBuilder(shape)
@@ -209,7 +211,7 @@ def wgmma_operand_a(
 
 
 def reordered(layout: LinearLayout, orders: tuple[Rows, ...]) -> LinearLayout:
-    """The layout with bit i of dimension d moved to bit orders[d][i]; an empty order leaves a dimension as it is."""
+    """Return the layout with bit i of dimension d moved to bit orders[d][i]; an empty order keeps a dimension."""
     if not any(orders):
         return layout
     table: list[int] = []
@@ -221,13 +223,13 @@ def reordered(layout: LinearLayout, orders: tuple[Rows, ...]) -> LinearLayout:
 
 
 def back(order: Rows) -> Rows:
-    """The order that undoes one."""
+    """Return the inverse of an order."""
     return tuple([order.index(i) for i in range(len(order))])
 
 
 @lru_cache(maxsize=256)
 def operand_rows(shared: LinearLayout, elem_bits: int) -> Rows:
-    """`rows` for an operand [M, K] that the threads read from shared memory, where it is contiguous along M."""
+    """Return `rows` for an operand [M, K] that threads read from shared memory, where it is contiguous along M."""
     row, depth = (compose(inverse_columns(shared), unit) for unit in unit_columns(shared.shape))
     free = list(range(len(row)))
     if elem_bits < 32:  # ldmatrix: pairs of neighbours, eight of which are a row of a matrix
@@ -246,9 +248,9 @@ def operand_rows(shared: LinearLayout, elem_bits: int) -> Rows:
 
 @lru_cache(maxsize=256)
 def operand_depth(shared: LinearLayout, elem_bits: int) -> Rows:
-    """`depth` for an operand [M, K] contiguous along M that ldmatrix.trans reads with `operand_rows`: the bits of K
-    that pick a row of a matrix, the lowest of a packed register and those of t, are rows in different places. Empty for
-    32-bit elements."""
+    """Return `depth` for an operand [M, K] contiguous along M that ldmatrix.trans reads with `operand_rows`: the bits
+    of K that pick a row of a matrix, the lowest of a packed register and those of t, are rows in different banks. Empty
+    for 32-bit elements."""
     if elem_bits >= 32:
         return ()
     depth = compose(inverse_columns(shared), unit_columns(shared.shape)[1])

@@ -1,7 +1,7 @@
-"""Relations between two distributed layouts of one tile: where a holder of the second finds its element in the first.
+"""Relates two distributed layouts of one tile: where a holder of the second finds its element in the first.
 
-`invert_and_compose(src, dst)` solves src(x) = dst(y) for x, linear in y.  If src holds elements more than once there is
-a choice; it is made so that data stays put: the same warp if possible, then the same lane, then the lowest registers.
+`invert_and_compose(src, dst)` solves src(x) = dst(y) for x, linear in y.  If src holds elements more than once, the
+solution is chosen so that data stays put: in the same warp if possible, then the same lane, then the lowest registers.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class SourceMap:
         return packed >> (self.register_bits + self.lane_bits)
 
     def unpack(self, packed: int) -> tuple[int, int, int]:
-        """(register, lane, warp) of src."""
+        """Return (register, lane, warp) of src."""
         return self.register_of(packed), self.lane_of(packed), self.warp_of(packed)
 
     def source(self, register: int, lane: int, warp: int) -> tuple[int, int, int]:
-        """Where (register, lane, warp) of dst finds its element: (register, lane, warp) of src."""
+        """Return (register, lane, warp) of src where (register, lane, warp) of dst finds its element."""
         packed = apply(self.register, register) ^ apply(self.lane, lane) ^ apply(self.warp, warp)
         return self.unpack(packed)
 
 
 def check_same_holders(src: LinearLayout, dst: LinearLayout) -> None:
-    """Both layouts describe one tile in one set of warps; raises LayoutError otherwise."""
+    """Check that both layouts are of one tile in one set of warps; raise LayoutError otherwise."""
     if src.shape != dst.shape:
         raise LayoutError(f"layouts of different shapes: {list(src.shape)} and {list(dst.shape)}")
     for name in ("lane", "warp"):
@@ -62,7 +62,8 @@ def check_same_holders(src: LinearLayout, dst: LinearLayout) -> None:
 
 @lru_cache(maxsize=1024)
 def source_map(src: LinearLayout, dst: LinearLayout) -> SourceMap:
-    """The most local linear map from holders of `dst` to holders of `src`; raises LayoutError if src lacks elements."""
+    """Return the most local linear map from holders of `dst` to those of `src`; raise LayoutError if src lacks
+    elements."""
     check_same_holders(src, dst)
     echelon = Echelon(c for name in HOLDERS for c in src.columns(name))
     shift = {"register": None, "lane": src.bits("register")}
@@ -73,7 +74,7 @@ def source_map(src: LinearLayout, dst: LinearLayout) -> SourceMap:
         place = shift[name]
         columns = found.setdefault(name, [])
         for i, element in enumerate(dst.columns(name)):
-            # Start from the same lane or warp bit and add only what is missing; the echelon prefers registers.
+            # Start from the same lane or warp bit and add only what is missing; the echelon form prefers registers.
             start = 0 if place is None else 1 << (place + i)
             delta = echelon.solve(element if place is None else element ^ own[i])
             if delta is None:
@@ -89,7 +90,7 @@ def source_map(src: LinearLayout, dst: LinearLayout) -> SourceMap:
 
 
 def invert_and_compose(src: LinearLayout, dst: LinearLayout) -> LinearLayout:
-    """`source_map` as a layout: in-dims of dst, out shape (src warps, src lanes, src registers)."""
+    """Return `source_map` as a layout: in-dims of dst, out shape (src warps, src lanes, src registers)."""
     found = source_map(src, dst)
     shape = (src.size("warp"), src.size("lane"), src.size("register"))
     return LinearLayout.packed(
@@ -99,8 +100,8 @@ def invert_and_compose(src: LinearLayout, dst: LinearLayout) -> LinearLayout:
 
 @lru_cache(maxsize=1024)
 def register_map(src: LinearLayout, dst: LinearLayout) -> tuple[int, ...] | None:
-    """If each thread already holds what dst wants of it, the same registers in every thread: for each register of dst
-    the register of src.  Otherwise None."""
+    """Return for each register of dst the register of src, if each thread already holds what dst needs in it, in the
+    same registers in every thread. Otherwise return None."""
     found = source_map(src, dst)
     registers = (1 << found.register_bits) - 1
     if any(c & ~registers for c in found.register):
@@ -113,6 +114,6 @@ def register_map(src: LinearLayout, dst: LinearLayout) -> tuple[int, ...] | None
 
 
 def broadcast_map(src: LinearLayout, dst: LinearLayout) -> tuple[int, ...] | None:
-    """For a broadcast of src (dims of size 1) to dst: for each register of dst the register of src, None if data must
-    move between threads first (convert src to `dst.restrict(src.shape)`)."""
+    """Return for each register of dst the register of src, for a broadcast of src (dims of size 1) to dst; None if data
+    must first move between threads (convert src to `dst.restrict(src.shape)`)."""
     return register_map(src, dst.restrict(src.shape))

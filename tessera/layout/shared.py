@@ -1,12 +1,12 @@
-"""Makes layouts of tiles in shared memory, addresses into them, and counts bank conflicts exactly.
+"""Makes layouts of tiles in shared memory and addresses into them, and counts bank conflicts exactly.
 
 A shared layout maps the bits of an element offset to coordinates.  The hardware swizzle XORs bits 4.. of the byte
 address with bits 7.. (3 bits for 128 B, 2 for 64 B, 1 for 32 B), an involution on offsets; composing it with the plain
 order of boxes gives exactly what TMA writes and what wgmma and ldmatrix read.
 
 Address of an element: inverse(shared) after distributed, a linear map (register, lane, warp) -> offset.  Lanes and
-warps need an XOR of a few masks once; a register adds a constant.  Where the constant has no bit in common with any
-lane or warp contribution the XOR is an addition, and goes in the immediate field of the load.
+warps need an XOR of a few masks once; a register adds a constant.  If the constant has no bit in common with any
+lane or warp contribution, the XOR is an addition, and becomes the immediate of the load.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 BANKS = 32  # of shared memory (CUDA, "Shared Memory")
-BANK_BYTES = 4  # that a bank serves at a time
+BANK_BYTES = 4  # served by a bank at a time
 LINE_BITS = BANKS * BANK_BYTES * 8
 """Bits of one row over all banks."""
 MAX_VECTOR_BITS = 128  # of the widest access of a thread
@@ -34,7 +34,7 @@ ROW_BITS = 128
 
 @lru_cache(maxsize=512)
 def shared_linear(shape: tuple[int, ...], order: tuple[int, ...]) -> LinearLayout:
-    """Plain order in shared memory, dim order[0] fastest, no swizzle."""
+    """Return the plain order in shared memory: dim order[0] fastest, no swizzle."""
     unit = unit_columns(shape)
     return LinearLayout.packed(shape, {"offset": [c for dim in order for c in unit[dim]]})
 
@@ -45,7 +45,7 @@ def shared_swizzled(
 ) -> LinearLayout:
     """Boxes of `swizzle_bytes` (128, 64, 32) along dim order[0] times all rows of order[1], with the hardware's XOR.
 
-    16 is wgmma's unswizzled form: boxes of 16 bytes.  0 is plain order in one box.  Boxes follow each other along
+    16 is wgmma's unswizzled form: boxes of 16 bytes.  0 is plain order in one box.  Boxes are adjacent along
     order[0]; further dims (batch, stage) are slowest.  The tile must start at a multiple of 8 * swizzle_bytes.
     Raises LayoutError if order[0] is narrower than the box.
     """
@@ -72,7 +72,7 @@ def shared_swizzled(
 
 
 def widest_swizzle(shape: tuple[int, ...], order: tuple[int, ...], elem_bits: int) -> int:
-    """The largest of 128, 64, 32, 16 bytes that dim order[0] fills, 0 if it is narrower than 16 bytes."""
+    """Return the largest of 128, 64, 32, 16 bytes that dim order[0] fills, 0 if it is narrower than 16 bytes."""
     row_bytes = shape[order[0]] * elem_bits // 8
     return next((w for w in (128, 64, 32, 16) if w <= row_bytes), 0)
 
@@ -96,7 +96,7 @@ class OffsetMap:
 
 @lru_cache(maxsize=1024)
 def offset_map(dist: LinearLayout, shared: LinearLayout) -> OffsetMap:
-    """Where in `shared` the elements of `dist` lie; both have the same shape, `shared` is bijective."""
+    """Return the offsets in `shared` of the elements of `dist`; both have the same shape, `shared` is bijective."""
     if dist.shape != shared.shape:
         raise LayoutError(f"shapes differ: {list(dist.shape)} and {list(shared.shape)}")
     if dist.bits("block"):
@@ -111,14 +111,14 @@ def offset_map(dist: LinearLayout, shared: LinearLayout) -> OffsetMap:
 
 @dataclass(frozen=True, slots=True)
 class VectorGroup:
-    """Registers that lie at offset, offset+1, ... of the thread's base (combine `offset` by `split_constant`)."""
+    """Registers at offset, offset+1, ... of the thread's base (combine `offset` by `split_constant`)."""
 
     registers: tuple[int, ...]
     offset: int
 
 
 def max_vector(offsets: OffsetMap, elem_bits: int, limit_bits: int = MAX_VECTOR_BITS) -> int:
-    """Widest vector, in elements, that each thread can read or write at once: registers cover it and it is aligned."""
+    """Return the widest vector, in elements, that each thread can access: registers cover it and it is aligned."""
     registers = Echelon(offsets.register)
     threads = offsets.thread_mask
     bits = 0
@@ -130,7 +130,7 @@ def max_vector(offsets: OffsetMap, elem_bits: int, limit_bits: int = MAX_VECTOR_
 
 
 def vector_groups(offsets: OffsetMap, vec: int) -> tuple[VectorGroup, ...]:
-    """The accesses of `vec` elements that cover all registers once, copies left out; `vec` from `max_vector`."""
+    """Return the accesses of `vec` elements that cover all registers once, without copies; `vec` from `max_vector`."""
     slots: dict[int, list[int]] = {}
     for register, offset in enumerate(images(offsets.register)):
         group = slots.setdefault(offset & -vec, [-1] * vec)
@@ -142,10 +142,10 @@ def vector_groups(offsets: OffsetMap, vec: int) -> tuple[VectorGroup, ...]:
 
 
 def count_wavefronts(lane_offsets: list[int], elem_bits: int, vec: int) -> int:
-    """Passes that shared memory needs for one access: element offset of each lane, `vec` elements each.
+    """Return the passes of shared memory for one access: element offset of each lane, `vec` elements each.
 
-    16-byte accesses go by quarter warps, 8-byte ones by half warps, narrower ones at once; a pass serves each bank with
-    one 4-byte word, any number of lanes may take the same word.
+    16-byte accesses are served by quarter warps, 8-byte ones by half warps, narrower ones at once; in a pass each bank
+    serves one 4-byte word, which any number of lanes may access.
     """
     access_bytes = max(vec * elem_bits // 8, 1)
     per_pass = BANKS * BANK_BYTES // max(access_bytes, BANK_BYTES)
@@ -169,7 +169,7 @@ def wavefronts(offsets: OffsetMap, elem_bits: int, vec: int) -> int:
 
 
 def bank_conflicts(dist: LinearLayout, shared: LinearLayout, elem_bits: int, vec: int) -> int:
-    """Extra passes per vector access of a warp, 0 when the access is free of bank conflicts."""
+    """Return the extra passes per vector access of a warp, 0 without bank conflicts."""
     offsets = offset_map(dist, shared)
     ideal = max(1, len(images(offsets.lane)) * vec * elem_bits // LINE_BITS)
     return max(0, wavefronts(offsets, elem_bits, vec) - ideal)
@@ -178,12 +178,12 @@ def bank_conflicts(dist: LinearLayout, shared: LinearLayout, elem_bits: int, vec
 def turned_lanes(
     dist: LinearLayout, shared: LinearLayout, elem_bits: int, within: int
 ) -> tuple[LinearLayout, list[tuple[int, int]]]:
-    """Turns that keep the lanes of a warp out of each other's banks: after the turn (b, r) lanes with bit b set hold in
-    register i what they held in register i ^ 2^r. The layout afterwards, and the turns. `within`: elements of a buffer
-    that a turn must not leave.
+    """Permute registers so that the lanes of a warp use different banks: after the turn (b, r), lanes with bit b set
+    hold in register i what they held in register i ^ 2^r. Return the layout afterwards, and the turns. `within`:
+    elements of a buffer that a turn must not leave.
 
-    Rows of 128 bytes swizzled by 16, an accumulator of fp32: lanes 0-3 and 4-7 write 32 bytes of two rows to the same
-    banks, as the swizzle swaps their halves only. Where every other row begins with another register, they do not.
+    Example: rows of 128 bytes swizzled by 16, an fp32 accumulator: lanes 0-3 and 4-7 write 32 bytes of two rows to the
+    same banks, as the swizzle only swaps their halves. If every other row begins with another register, the banks differ.
     """
     offsets = offset_map(dist, shared)
     vec, turns = max_vector(offsets, elem_bits), list[tuple[int, int]]()

@@ -1,7 +1,7 @@
-"""Conversions within a warp: which register each lane sends, and to whom, as linear maps.
+"""Plans conversions within a warp: which register each lane sends, and to whom, as linear maps.
 
-shfl.sync.idx lets a lane read the one value that another lane offers, so a round is right when all readers of a lane
-want the same register.  Let dst register j of lane l be register R(j) ^ S(l) of lane L(j) ^ T(l) in src.
+shfl.sync.idx lets a lane read the one value that another lane offers, so a round is possible if all readers of a lane
+need the same register.  Let dst register j of lane l be register R(j) ^ S(l) of lane L(j) ^ T(l) in src.
 
 * If T is invertible, lane m = L(j) ^ T(l) is read by one lane only and knows which: it offers the register
   R(j) ^ S(T^-1(m ^ L(j))) = c_j ^ P(m) with P = S T^-1.  XOR of the register number by P(m) for all registers at once
@@ -24,13 +24,13 @@ from .relate import SourceMap, source_map
 
 __all__ = ["LaneSwap", "ShuffleRound", "WarpShuffle", "plan_shuffle"]
 
-REG32_BITS = 32  # that one shuffle moves
+REG32_BITS = 32  # moved by one shuffle
 
 
 @dataclass(frozen=True, slots=True)
 class LaneSwap:
-    """Registers r and r ^ register_xor change places in threads where parity(lane & lane_mask) ^ parity(warp &
-    warp_mask)."""
+    """Exchanges registers r and r ^ register_xor in threads where parity(lane & lane_mask) ^ parity(warp &
+    warp_mask) is 1."""
 
     register_xor: int
     lane_mask: int
@@ -63,13 +63,13 @@ class WarpShuffle:
     outputs: tuple[int, ...]
 
     def stays(self, step: ShuffleRound) -> bool:
-        """Does every lane read its own value in this round?"""
+        """Whether every lane reads its own value in this round."""
         own = all(c == 1 << i for i, c in enumerate(self.source_lane))
         return own and not any(self.source_warp) and step.lane_xor == 0
 
     @property
     def butterfly(self) -> bool:
-        """Is the source lane `lane ^ lane_xor` in every round (shfl.sync.bfly)?"""
+        """Whether the source lane is `lane ^ lane_xor` in every round (shfl.sync.bfly)."""
         own = all(c == 1 << i for i, c in enumerate(self.source_lane))
         return own and not any(self.source_warp)
 
@@ -78,7 +78,7 @@ class WarpShuffle:
         return sum(not self.stays(step) for step in self.rounds)
 
     def cost(self, elem_bits: int) -> float:
-        """Shuffle passes plus half a slot for each select."""
+        """Return shuffle passes plus half a slot for each select."""
         reg32 = max(1, elem_bits // REG32_BITS)
         slots = sum(len(step.receive) for step in self.rounds)
         selects = (len(self.before) + len(self.after)) * slots
@@ -87,7 +87,7 @@ class WarpShuffle:
 
 @dataclass(slots=True)
 class _Maps:
-    """The maps R, S, L, T of the module's prose, and F, while they are being adjusted."""
+    """The maps R, S, L, T of the module's docstring, and F, while they are being adjusted."""
 
     reg_of_reg: list[int]
     reg_of_lane: list[int]
@@ -123,7 +123,7 @@ def _complete(maps: _Maps, src: LinearLayout, live: list[int]) -> None:
     bits = src.bits("register")
     copies = Echelon(src.columns("register") + src.columns("lane")).kernel()
     image = Echelon(maps.lane_of_lane)
-    # Each kernel vector owns the lane bit that was found dependent: changing that column touches no other one.
+    # Each kernel vector owns the lane bit that was found dependent: changing that column affects no other vector.
     for bit, combination in lanes.dependent:
         if apply(maps.reg_of_lane, combination) == 0:
             continue
@@ -142,8 +142,8 @@ def _complete(maps: _Maps, src: LinearLayout, live: list[int]) -> None:
 
 
 def _sender_map(maps: _Maps) -> list[int] | None:
-    """Find the map P with P(T(l)) = S(l) for all lanes l, and 0 elsewhere: the register that a lane sends. None if two
-    readers of a lane want different ones."""
+    """Return the map P with P(T(l)) = S(l) for all lanes l, and 0 elsewhere: the register that a lane sends. None if
+    two readers of a lane need different ones."""
     count = len(maps.lane_of_lane)
     echelon = Echelon(maps.lane_of_lane)
     if any(apply(maps.reg_of_lane, k) for k in echelon.kernel()):
@@ -168,7 +168,7 @@ def _swaps(lane: list[int], warp: list[int], bits: int) -> tuple[LaneSwap, ...]:
 def _rounds(
     maps: _Maps, sender: list[int], slots: list[int], elem_bits: int
 ) -> tuple[ShuffleRound, ...]:
-    """Make a round for each slot; narrow elements that go the same way share a register, and so a round."""
+    """Make a round for each slot; narrow elements with the same source lane share a register, and so a round."""
     by_way: dict[int, list[tuple[int, int]]] = {}
     for slot in slots:
         way = apply(maps.lane_of_reg, slot)

@@ -1,4 +1,4 @@
-"""Reads the one-line text of a layout back: `ll<[8,8] register=[[0,1]] lane=[[0,2],[0,4]]>`."""
+"""Parses the one-line text of a layout: `ll<[8,8] register=[[0,1]] lane=[[0,2],[0,4]]>`."""
 
 from __future__ import annotations
 
