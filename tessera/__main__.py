@@ -36,7 +36,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 
 def main(args: list[str]) -> int:
-    """Run a command; 2 for a command line that makes no sense, 0 for one that asks for help."""
+    """Run a command; return 2 for a malformed command line, 0 if it asks for help."""
     if args and args[0] in HELP:
         sys.stdout.write(USAGE)
         return 0

@@ -19,13 +19,13 @@ __all__ = [
     "uint32", "uint64", "uint8", "void",
 ]  # fmt: skip
 
-# `is_fp16`, `is_int32`: what a type answers by its name. Not `is_cuda`, which arrays are asked.
+# `is_fp16`, `is_int32`: tests of a type by name. Not `is_cuda`, which arrays have.
 TYPE_TEST = re.compile(r"is_(u?int|fp|bf)\d\w*|is_void")
-MAX_TILE_ELEMENTS = 1 << 20  # elements of one tile; larger ones are refused by the front end
+MAX_TILE_ELEMENTS = 1 << 20  # elements of one tile; the front end rejects larger ones
 
 
 class Kind(enum.IntEnum):
-    """Order of the weak-scalar rule: a number is absorbed by a tensor of the same or a higher kind."""
+    """Order of the weak-scalar rule: a number takes the dtype of a tensor of the same or a higher kind."""
 
     BOOLEAN = 0
     INTEGRAL = 1
@@ -38,7 +38,7 @@ class Signedness(enum.Enum):
 
 
 class NanEncoding(enum.Enum):
-    """The codes of a floating-point format that are no finite numbers, in the words of LLVM's `fltNanEncoding`."""
+    """How a floating-point format encodes non-finite numbers, in the words of LLVM's `fltNanEncoding`."""
 
     IEEE = "an exponent of ones: infinity or NaN"
     ALL_ONES = "all bits but the sign: NaN"
@@ -47,7 +47,7 @@ class NanEncoding(enum.Enum):
 
 
 class _ByName(type):
-    """`dtype("uint16")` is the type of that name; with all that a type is, a call makes one."""
+    """Makes `dtype("uint16")` return the type of that name; with all its properties given, a call makes a new type."""
 
     def __call__(cls, name: object, *about: object, **more: object) -> Any:
         if about:
@@ -61,11 +61,11 @@ class _ByName(type):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class dtype(metaclass=_ByName):
-    """A scalar element type: one row with all that is known of it.
+    """A scalar element type: one row with all its properties.
 
     `bits` is the width of the value, `storage_bits` its width in memory; `llvm` and `ptx` are the types that hold it
-    in registers and that instructions (cvt, mma) name, "" for what PTX does not convert. Array libraries call it by
-    `array_names`, too."""
+    in registers and that instructions (cvt, mma) name, "" if PTX does not convert it. `array_names` are further names
+    of it in array libraries."""
 
     # The names of the types of each kind.
     SINT_TYPES: ClassVar[list[str]] = ["int8", "int16", "int32", "int64"]
@@ -205,7 +205,7 @@ class dtype(metaclass=_ByName):
         return self.short
 
     def __eq__(self, other: object) -> bool:
-        # A constexpr holding a dtype compares as the dtype.
+        # A constexpr that holds a dtype compares as the dtype.
         return self is getattr(other, "value", other)
 
     def __hash__(self) -> int:
@@ -221,7 +221,7 @@ class dtype(metaclass=_ByName):
         return (by_short_name, (self.short,))
 
     def __getattr__(self, attribute: str) -> Any:
-        # is_fp16(), is_int32(), is_uint8() ...: one test per type name, answered from the name
+        # is_fp16(), is_int32(), is_uint8() ...: one test per type name
         if TYPE_TEST.fullmatch(attribute):
             return lambda: attribute[3:] == self.name
         raise AttributeError(f"dtype has no attribute {attribute!r}")
@@ -265,17 +265,17 @@ _BY_ARRAY_NAME = {name: d for d in ALL_DTYPES for name in (d.name, *d.array_name
 
 
 def by_short_name(short: str) -> dtype:
-    """The dtype of a signature name such as "fp16", "i32", "u1". KeyError when there is none."""
+    """Return the dtype of a signature name such as "fp16", "i32", "u1". Raises KeyError if there is none."""
     return _BY_SHORT[short]
 
 
 def by_array_name(name: str) -> dtype | None:
-    """The dtype for `str(array.dtype)` of NumPy, torch, jax...; the part after the last dot counts."""
+    """Return the dtype for `str(array.dtype)` of NumPy, torch, jax...; only the part after the last dot matters."""
     return _BY_ARRAY_NAME.get(name.rsplit(".", 1)[-1])
 
 
 class _Compound:
-    """What pointers and blocks have alike: the text of their name, and "no" to what scalars are asked as `is_...`."""
+    """Common base of pointers and blocks: the text of their name, and False for the `is_...` tests of scalars."""
 
     __slots__ = ()
 
@@ -337,7 +337,7 @@ def is_power_of_two(n: int) -> bool:
 
 @dataclass(frozen=True, slots=True, repr=False, init=False)
 class block_type(_Compound):
-    """What `x.type` shows a kernel for a tile: its element type and its shape (ints)."""
+    """The `x.type` of a tile in a kernel: its element type and its shape (ints)."""
 
     element_ty: Any
     shape: tuple[int, ...]
@@ -378,7 +378,7 @@ class block_type(_Compound):
 
 
 def parse_scalar_type(text: str) -> Any:
-    """`fp32`, `*fp16`, `*ki8`, `**i32` → dtype or pointer_type. ValueError when it is no such type."""
+    """Return the dtype or pointer_type of `fp32`, `*fp16`, `*ki8`, `**i32`. Raises ValueError for other text."""
     if text.startswith("*"):
         const = text.startswith("*k")
         return pointer_type(parse_scalar_type(text[2 if const else 1 :]), const=const)

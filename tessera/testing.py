@@ -95,7 +95,7 @@ class Benchmark:
 
 @dataclass
 class _Table:
-    """Measured values of one Benchmark: `spans[i][j]` is (mean, low, high) of row i, line j."""
+    """Measurements of one Benchmark: `spans[i][j]` is (mean, low, high) of row i, line j."""
 
     bench: Benchmark
     points: list[tuple[Any, ...]]
@@ -110,7 +110,7 @@ class _Table:
 
 
 class Mark:
-    """A benchmark function with its sweeps; made by `perf_report`."""
+    """A benchmark function with its sweeps, as made by `perf_report`."""
 
     def __init__(
         self, fn: Callable[..., object], benchmarks: Benchmark | Sequence[Benchmark]
@@ -263,7 +263,7 @@ def _write_html(tables: Sequence[_Table], directory: str) -> None:
 
 def _plot(table: _Table, show: bool, directory: str) -> None:
     if not show and importlib.util.find_spec("matplotlib") is None:
-        return  # the .csv is written all the same
+        return  # the .csv is written anyway
     bench = table.bench
     pyplot = importlib.import_module("matplotlib.pyplot")
     figure, axes = pyplot.subplots()
@@ -286,11 +286,11 @@ def _plot(table: _Table, show: bool, directory: str) -> None:
     pyplot.close(figure)
 
 
-# --- what the hardware could do ---------------------------------------------------------------------------
+# --- limits of the hardware ---------------------------------------------------------------------------
 # Attributes of the CUDA driver API (cuDeviceGetAttribute).
 _CLOCK_KHZ, _SM_COUNT, _MEMORY_CLOCK_KHZ, _BUS_BITS, _MAJOR, _MINOR = 13, 16, 36, 37, 75, 76
 
-# Dense tensor-core operations per clock and SM for 16-bit operands (a multiply-add counts two), by compute capability.
+# Dense tensor-core operations per clock and SM for 16-bit operands (a multiply-add is two), by compute capability.
 _TENSOR_OPS = {
     (7, 0): 1024,
     (7, 5): 1024,
@@ -300,7 +300,7 @@ _TENSOR_OPS = {
     (9, 0): 4096,
     (10, 0): 8192,
 }
-# Operations per clock and SM of the ordinary fp32 units.
+# Operations per clock and SM of the fp32 units.
 _SIMD_OPS = {
     (7, 0): 128,
     (7, 5): 128,
@@ -324,7 +324,7 @@ def _device_attribute(attribute: int, device: int | None) -> int:
 
 
 def _per_clock(table: Mapping[tuple[int, int], int], device: int | None) -> int:
-    """The row of this device, or of the newest older one."""
+    """Return the row of this device, or of the newest older one."""
     capability = (_device_attribute(_MAJOR, device), _device_attribute(_MINOR, device))
     known = [row for row in table if row <= capability]
     if not known:
@@ -338,7 +338,7 @@ def _tflops(per_clock: float, clock_khz: float | None, device: int | None) -> fl
 
 
 def get_dram_gbps(device: int | None = None) -> float:
-    """Peak memory bandwidth of a CUDA device in GB/s. RuntimeError without one."""
+    """Return the peak memory bandwidth of a CUDA device in GB/s. Raises RuntimeError without one."""
     clock, bits = _device_attribute(_MEMORY_CLOCK_KHZ, device), _device_attribute(_BUS_BITS, device)
     return clock * bits * 2 / 1e6 / 8
 
@@ -346,7 +346,7 @@ def get_dram_gbps(device: int | None = None) -> float:
 def get_max_tensorcore_tflops(
     dtype: object, clock_rate: float | None = None, device: int | None = None
 ) -> float:
-    """Peak dense tensor-core TFLOP/s for operands of `dtype`; `clock_rate` in kHz, default the maximum."""
+    """Return peak dense tensor-core TFLOP/s for operands of `dtype`; `clock_rate` in kHz, default the maximum."""
     kind = element_type(dtype)
     known = (dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.int8, *dtypes.FP8)
     if kind is None or kind not in known:
@@ -357,7 +357,7 @@ def get_max_tensorcore_tflops(
 def get_max_simd_tflops(
     dtype: object, clock_rate: float | None = None, device: int | None = None
 ) -> float:
-    """Peak TFLOP/s without tensor cores for fp32, fp16 or bf16; `clock_rate` in kHz, default the maximum."""
+    """Return peak TFLOP/s without tensor cores for fp32, fp16 or bf16; `clock_rate` in kHz, default the maximum."""
     kind = element_type(dtype)
     if kind not in (dtypes.float32, dtypes.float16, dtypes.bfloat16):
         raise RuntimeError(f"dtype not supported: {dtype}")
@@ -366,7 +366,7 @@ def get_max_simd_tflops(
 
 
 def nvsmi(attrs: Sequence[str]) -> list[int]:
-    """Whole-number attributes of GPU 0 as `nvidia-smi` reports them, e.g. ["clocks.max.sm"]."""
+    """Return integer attributes of GPU 0 as `nvidia-smi` reports them, e.g. ["clocks.max.sm"]."""
     query = [
         "nvidia-smi",
         "-i",
@@ -382,7 +382,7 @@ def nvsmi(attrs: Sequence[str]) -> list[int]:
 def set_gpu_clock(
     ref_sm_clock: int = 1350, ref_mem_clock: int = 1215
 ) -> Generator[tuple[float, float], None, None]:
-    """Lock GPU 0's clocks (MHz) while inside; gives (tensor-core TFLOP/s for fp16, GB/s) at them. Needs privileges."""
+    """Lock GPU 0's clocks (MHz) while inside; yields (fp16 tensor-core TFLOP/s, GB/s) at them. Needs privileges."""
 
     def smi(*options: str) -> None:
         subprocess.check_output(["nvidia-smi", "-i", "0", *options])

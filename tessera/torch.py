@@ -1,14 +1,14 @@
-"""Registers the Dynamo backend `tessera` when it is imported: the door to PyTorch.
+"""Registers the Dynamo backend `tessera` when it is imported.
 
     import tessera.torch
     fast = torch.compile(model, backend="tessera")
 
 Where tessera is installed, torch finds the backend by its entry point and the import is not needed.
-docs/torch-compile.md tells what is compiled, the modes and the options.
+docs/torch-compile.md says what is compiled, and describes the modes and the options.
 """
 
 # pyright: basic
-# torch is not in every environment, and gives most of its values no type.
+# torch is not installed everywhere, and most of its values are untyped.
 from __future__ import annotations
 
 from tessera.graph.torch_version import check_version
@@ -22,11 +22,11 @@ from tessera.graph.torch_backend import backend  # noqa: E402
 
 __all__ = ["backend"]
 
-# Dynamo registers what the entry point names itself, after it has imported this module.
+# Dynamo registers the backend of the entry point itself, after it has imported this module.
 if "tessera" not in registry._BACKENDS:
     register_backend(backend, name="tessera")
 
-# A kernel that a compiled function launches breaks the graph there: Dynamo does not trace how it is compiled.
+# A kernel launched by a compiled function breaks the graph there: Dynamo does not trace its compilation.
 for _part in (
     "runtime",
     "compiler",

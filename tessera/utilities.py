@@ -29,7 +29,7 @@ def cdiv(x: int, y: int) -> int:
         4
     """
     blocks = (x + y - 1) // y
-    return blocks if blocks.__class__ is int else unwrap(blocks)  # an int pays for no call
+    return blocks if blocks.__class__ is int else unwrap(blocks)  # a plain int needs no call
 
 
 def next_power_of_2(n: int) -> int:
@@ -44,7 +44,7 @@ def next_power_of_2(n: int) -> int:
 
 
 def number(x: Any) -> Any:
-    """A NumPy scalar of any kind as the Python number of its value; anything else as it is. Does not import NumPy."""
+    """Return a NumPy scalar as a Python number of its value, anything else unchanged. Does not import NumPy."""
     np = sys.modules.get("numpy")
     if np is None or not isinstance(x, np.generic):
         return x
@@ -55,7 +55,7 @@ def number(x: Any) -> Any:
         return int(x)
     if kind == "f":
         return float(x)
-    # Numbers of other packages (ml_dtypes: bfloat16, int4) say only that they are bytes.
+    # Numbers of other packages (ml_dtypes: bfloat16, int4) are of kind V, like bytes.
     for convert in (index, float) if kind == "V" and x.dtype.names is None else ():
         try:
             return convert(x)
@@ -65,12 +65,12 @@ def number(x: Any) -> Any:
 
 
 def is_own(frame: FrameType) -> bool:
-    """Whether a frame runs tessera's own code, not that of a kernel or program, be it in a folder beside tessera's."""
+    """Whether a frame runs tessera's own code, not that of a kernel or program, even in a folder next to tessera's."""
     return frame.f_code.co_filename.startswith(_OWN)
 
 
 def stacklevel_of_caller() -> int:
-    """The `stacklevel` with which `warnings.warn`, called beside this, names the first line outside of tessera."""
+    """Return the `stacklevel` with which `warnings.warn`, called here, names the first line outside tessera."""
     level, frame = 1, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and is_own(frame):
         level, frame = level + 1, frame.f_back

@@ -1,7 +1,7 @@
-"""Names of Triton that tessera does not have: why, and what comes nearest.
+"""Explains names of Triton that tessera lacks: why, and what to use instead.
 
-Each module of the `triton` package ends with `__getattr__ = absent(__name__)`. A name that is looked up there in vain
-gives an AttributeError that says more than "not found"; one that is imported, an ImportError that does (install.py).
+Each module of the `triton` package ends with `__getattr__ = absent(__name__)`. Looking up a missing name there
+raises an AttributeError that says more than "not found"; importing it raises such an ImportError (install.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-# Name, with the module that Triton has it in → (why it is not there, what to use).
+# Name, with its module in Triton → (why it is absent, what to use).
 REASONS: dict[str, tuple[str, str]] = {
     "triton.backends.compiler.AttrsDescriptor": (
         "attributes of arguments are dicts since Triton 3.3", "ASTSource(..., attrs={(0,): [['tt.divisibility', 16]]})"
@@ -79,12 +79,12 @@ REASONS: dict[str, tuple[str, str]] = {
     "triton._C.libtriton.passes": ("there is no C extension", "tessera.passes"),
     "triton._C.libtriton.llvm": ("there is no C extension", "tessera.backends.llvm.binding"),
 }  # fmt: skip
-# Imported without being asked for by programs that use them on some machines only: their names fail when used.
+# Programs import these unconditionally but use them on some machines only: their names fail when used.
 HOLLOW = frozenset({"triton.experimental.gluon", "triton.experimental.gluon.language"})
 
 
 def explain(module: str, name: str) -> str:
-    """The text of the error for `module.name`."""
+    """Return the text of the error for `module.name`."""
     known = [x for x in vars(sys.modules.get(module, object)) if not x.startswith("_")]
     whole = f"{module}.{name}"
     around = next((x for x in (whole, *HOLLOW) if x in REASONS and whole.startswith(x)), "")
@@ -99,10 +99,10 @@ def explain(module: str, name: str) -> str:
 
 
 def absent(module: str, source: ModuleType | None = None) -> Callable[[str], Any]:
-    """Make a `__getattr__` for `module`: it gives names of `source` that `__all__` leaves out, and for others raises an
+    """Make a `__getattr__` for `module`: it returns names of `source` that `__all__` omits, and for others raises an
     AttributeError that says why they are absent."""
     here = vars(sys.modules[module])
-    # Without a `__path__` Python itself refuses `from module import name`, and does not say why.
+    # Without a `__path__` Python itself rejects `from module import name`, without a reason.
     here.setdefault("__path__", [])
 
     def __getattr__(name: str) -> Any:

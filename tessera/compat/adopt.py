@@ -1,6 +1,6 @@
-"""Lets what the `triton` package hands on say that it is from there.
+"""Makes objects that the `triton` package exports name it as their module.
 
-Programs that write programs go by it: TorchInductor imports what a user's kernel names from its `__module__`.
+Programs that generate programs rely on that: TorchInductor imports names in a user's kernel from their `__module__`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 
 def adopt(module: str, *names: str) -> None:
-    """Set `__module__` of tessera's functions and classes that stand under their own names in a module of `triton`, of
-    all or of those named."""
+    """Set `__module__` of tessera's functions and classes that a module of `triton` exports under their own names: of
+    all, or of those named."""
     scope = vars(sys.modules[module])
     for x in [scope[name] for name in names or tuple[Any](scope)]:
         origin = getattr(x, "__module__", None)

@@ -1,7 +1,7 @@
-"""Puts the binaries of compiled kernels where TorchInductor looks for them.
+"""Writes the binaries of compiled kernels to where TorchInductor looks for them.
 
-Inductor's own launcher loads `<TRITON_CACHE_DIR>/<base 32 of the kernel's hash>/<name>.cubin`, and its caches carry
-that folder to other machines. tessera keeps a kernel in one file of its own cache, so the binary is written there too.
+Inductor's own launcher loads `<TRITON_CACHE_DIR>/<base 32 of the kernel's hash>/<name>.cubin`, and its caches copy
+that folder to other machines. tessera keeps a kernel in one file of its own cache, so it also writes the binary there.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tessera.runtime.cache.managers import folder_name
 
 
 def options_for_inductor(options: Any) -> Any:
-    """Launch options under which the binary is the whole kernel where Inductor writes the launch in C++: there is
-    nobody to evaluate a precondition or to encode tensor maps."""
+    """Return launch options under which the binary is the whole kernel if Inductor generates the launch in C++: such a
+    launch evaluates no precondition and encodes no tensor maps."""
     config = sys.modules.get("torch._inductor.config")
     if not getattr(config, "cpp_wrapper", False):
         return options
@@ -29,9 +29,9 @@ def options_for_inductor(options: Any) -> Any:
 
 
 def keep_binary(kernel: CompiledKernel) -> None:
-    """Write the kernel's cubin below TRITON_CACHE_DIR; nothing without that variable or on other targets.
+    """Write the kernel's cubin below TRITON_CACHE_DIR; do nothing without that variable or on other targets.
 
-    A folder that cannot be written is no error: Inductor then launches through tessera.
+    A folder that is not writable is no error: Inductor then launches through tessera.
     """
     root, binary = os.environ.get("TRITON_CACHE_DIR"), kernel.kernel
     if root is None or kernel.backend.binary_ext != "cubin" or not isinstance(binary, bytes):

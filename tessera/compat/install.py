@@ -28,14 +28,14 @@ def is_ours(module: ModuleType) -> bool:
 
 
 class Hollow(Loader):
-    """Loads a module without names: each fails with its reason when it is looked up."""
+    """Loads a module without names: each name fails with its reason when it is looked up."""
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module)["__getattr__"] = absent(module.__name__)
 
 
 def _is_from_import(frame: FrameType | None) -> bool:
-    """Whether Python's import machinery, where `frame` is, looks for a name of `from module import name`."""
+    """Whether Python's import machinery, which `frame` is in, looks up a name of `from module import name`."""
     while frame is not None and frame.f_globals.get("__name__") == "importlib._bootstrap":
         if frame.f_code.co_name == "_handle_fromlist":
             return True
@@ -44,7 +44,7 @@ def _is_from_import(frame: FrameType | None) -> bool:
 
 
 class Reasons(MetaPathFinder):
-    """Asked after all other finders: a module of our `triton` that is not there fails with the reason."""
+    """Consulted after all other finders: a missing module of our `triton` fails with the reason."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -70,9 +70,9 @@ class Reasons(MetaPathFinder):
 
 
 def install() -> None:
-    """Make `import triton` find tessera here and in child processes; harmless when repeated.
+    """Make `import triton` find tessera here and in child processes; may be repeated.
 
-    TritonAlreadyImported when another Triton has been imported.
+    Raises TritonAlreadyImported if another Triton has been imported.
     """
     present = sys.modules.get("triton")
     if present is not None and not is_ours(present):
@@ -84,5 +84,5 @@ def install() -> None:
         sys.path[:] = [mine, *(p for p in sys.path if p != mine)]
     inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     rest = [p for p in inherited if p not in (mine, str(ROOT))]
-    # Last, so that a child finds tessera but nothing else that lies beside it before its own modules.
+    # Last, so that a child finds its own modules before anything next to tessera.
     os.environ["PYTHONPATH"] = os.pathsep.join([mine, *rest, str(ROOT)])

@@ -74,7 +74,7 @@ class Knobs:
                 scope.__exit__(*sys.exc_info())
 
     def cache_key_values(self) -> dict[str, KeyValue]:
-        """`group.knob` -> value of the knobs that change what the compiler makes."""
+        """Return `group.knob` -> value of the knobs that affect compiled code."""
         return {
             f"{group.title}.{name}": cast(KeyValue, getattr(group, name))
             for group in self.groups()
@@ -83,7 +83,7 @@ class Knobs:
         }
 
     def describe(self) -> str:
-        """A table of all knobs: name, environment variables, what it takes, in the cache key or not, documentation."""
+        """Return a table of all knobs: name, environment variables, values, whether in the cache key, documentation."""
         rows: list[str] = []
         for group in self.groups():
             for name, knob in group.descriptors().items():

@@ -19,7 +19,7 @@ _limit: ContextVar[tuple[float, float] | None] = ContextVar("budget", default=No
 
 @contextmanager
 def budget(seconds: float | None) -> Generator[None]:
-    """Limit what runs inside; None: no limit. An outer, shorter limit stays."""
+    """Limit the time of the code inside; None: no limit. A shorter outer limit still holds."""
     if seconds is None:
         yield
         return
@@ -33,19 +33,19 @@ def budget(seconds: float | None) -> Generator[None]:
 
 
 def remaining_seconds() -> float | None:
-    """What is left, at least a moment; None without a limit."""
+    """Return the remaining time, at least a moment; None without a limit."""
     found = _limit.get()
     return None if found is None else max(0.001, found[0] - time.monotonic())
 
 
 def check_budget(step: str) -> None:
-    """CompilationTimeout, which names `step`, if the time is over."""
+    """Raise CompilationTimeout, which names `step`, if the time is over."""
     found = _limit.get()
     if found is not None and time.monotonic() > found[0]:
         raise CompilationTimeout(step, found[1])
 
 
 def out_of_time(step: str) -> CompilationTimeout:
-    """The error for a tool that was stopped."""
+    """Return the error for a tool that was stopped."""
     found = _limit.get()
     return CompilationTimeout(step, found[1] if found is not None else 0.0)

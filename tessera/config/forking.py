@@ -1,9 +1,9 @@
 """Makes `os.fork` safe while other threads compile: it waits until no thread is in a section that a child could not
 finish.
 
-A child has only the thread that forked. What the others held is held for ever: LLVM's lock, the locks of modules that
-were being imported, those of this package. So work of that kind is done inside of `with undivided():`, and a fork waits
-for its end, for some seconds at most: a thread inside may itself wait for the one that forks.
+A child has only the thread that forked. Locks held by other threads stay locked in it: LLVM's lock, those of modules
+being imported, those of this package. Such work is therefore done inside `with undivided():`, and a fork waits
+for its end, but only for some seconds: a thread inside may itself wait for the one that forks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Gate:
         self.forking: int | None = None  # the thread that is about to fork
 
     def free_for(self, thread: int) -> bool:
-        """Whether a thread may enter: one that is inside already may always."""
+        """Whether a thread may enter; one that is already inside always may."""
         return self.forking in (None, thread) or thread in self.inside
 
     def enter(self) -> None:
@@ -59,13 +59,13 @@ _gate = _Gate()
 
 @contextmanager
 def undivided() -> Generator[None]:
-    """No fork by another thread happens inside. May be nested."""
+    """Prevent forks by other threads inside. May be nested."""
     gate = _gate
     gate.enter()
     try:
         yield
     finally:
-        if gate is _gate:  # else this is a forked child, which began anew
+        if gate is _gate:  # otherwise this is a forked child with a new gate
             gate.leave()
 
 

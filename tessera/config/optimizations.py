@@ -1,9 +1,9 @@
 # ruff: noqa: E501  rows of a table
-"""Lists the optimisations by name: each transformation that a right result does not need has one row here.
+"""Lists the optimisations by name: each transformation that correctness does not need has one row here.
 
-`TESSERA_DISABLE=name,...` leaves optimisations out, `TESSERA_OPT_LIMIT=n` stops after the n-th application;
-`tessera/ir/applications.py` asks, counts and blames. What is not in this table is needed for correctness.
-docs/optimizations.md is made from it.
+`TESSERA_DISABLE=name,...` disables optimisations, and `TESSERA_OPT_LIMIT=n` stops after the n-th application;
+`tessera/ir/applications.py` decides, counts and records. Transformations without a row are needed for correctness.
+docs/optimizations.md is generated from the table.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ALL = "all"  # in a list of names: every one
 
 @dataclass(frozen=True, slots=True)
 class Optimization:
-    """`unit`: what one application is. `assumes`: what must hold for it to be right; `proven_by`: who makes sure of
-    that; `tests`: the files that look at it, and what else fuzzes it."""
+    """`unit`: what one application is. `assumes`: the preconditions of correctness; `proven_by`: what establishes
+    them; `tests`: the files that test it, and what else fuzzes it."""
 
     name: str
     targets: str  # of "cpu" and "gpu", or both
@@ -353,12 +353,12 @@ FORMER_NAMES = {
     "side-buffers": "memo-buffers",
     "turning-team": "transpose-role",
 }
-"""What optimisations were called before; these names still work, with a warning."""
+"""Former names of optimisations, which still work, with a warning."""
 
 
 def names_in(text: str) -> frozenset[str]:
-    """The optimisations in a list with commas; `all` is every one. A former name counts as the one of today, with a
-    DeprecationWarning. UnknownOptimization for any other name.
+    """Return the optimisations in a list with commas; `all` is every one. A former name is accepted, with a
+    DeprecationWarning. Raises UnknownOptimization for any other name.
 
     >>> sorted(names_in("licm, cse"))
     ['cse', 'licm']
@@ -375,7 +375,7 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def _current(name: str) -> str:
-    """The name that an optimisation has today."""
+    """Return the current name of an optimisation."""
     now = FORMER_NAMES.get(name)
     if now is None:
         return name
@@ -388,7 +388,7 @@ class OptimizationWarning(UserWarning):
 
 
 class OptimizationsKnob(StrKnob):
-    """Names of optimisations with commas in between."""
+    """Names of optimisations separated by commas."""
 
     kind = "names of optimisations with commas in between, or None"
 

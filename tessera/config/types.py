@@ -21,21 +21,21 @@ TRUE_TEXTS = frozenset({"1", "y", "on", "yes", "true"})
 
 
 class Env:
-    """The type of `env`: assigning it to a knob drops the Python value, so that the environment counts again."""
+    """The type of `env`: assigning it to a knob drops the Python value, so that the environment applies again."""
 
     def __repr__(self) -> str:
         return "env"
 
 
 class Settings:
-    """How the knobs themselves behave."""
+    """Settings of the knobs themselves."""
 
     propagate_env: bool = True
 
 
 env = Env()
 settings = Settings()
-# How often a knob or hook was changed from Python. Native launch code reads it in place: what it prepared under another
+# How often a knob or hook was changed from Python. Native launch code reads it directly: code prepared for another
 # count is stale.
 epoch = ctypes.c_int64(1)
 _MISSING = object()
@@ -51,13 +51,13 @@ class HookChain:
         self.reverse = reverse
 
     def add(self, hook: Hook) -> None:
-        """Append `hook` unless it is already there."""
+        """Append `hook` unless it is already in the chain."""
         if hook not in self.calls:
             self.calls.append(hook)
             epoch.value += 1
 
     def remove(self, hook: Hook) -> None:
-        """Take `hook` out; one that is not there is ignored."""
+        """Remove `hook`, if it is in the chain."""
         if hook in self.calls:
             self.calls.remove(hook)
             epoch.value += 1
@@ -75,8 +75,8 @@ class Knob(Generic[T]):
 
     `names` are the environment variables that may set it: the first one set wins, the first one is
     written on assignment.
-    `key` tells that the value changes what the compiler makes, so it belongs into the cache key. `once` knobs remember
-    the environment's value at their first read (hot paths read them); `refresh()` forgets it.
+    `key`: the value affects compiled code, so it is part of the cache key. `once` knobs keep
+    the environment's value from their first read (hot paths read them); `refresh()` discards it.
     """
 
     kind: ClassVar[str] = "value"
@@ -136,7 +136,7 @@ class Knob(Generic[T]):
         epoch.value += 1
 
     def read(self, group: Group) -> T:
-        """The environment's value, else the default."""
+        """Return the environment's value, else the default."""
         for name in self.names:
             text = os.environ.get(name)
             if text is not None:
@@ -144,7 +144,7 @@ class Knob(Generic[T]):
         return self.default_of(group)
 
     def default_of(self, group: Group) -> T:
-        """The default, computed if it depends on the group's other knobs."""
+        """Return the default, computed if it depends on the group's other knobs."""
         return (
             cast(Callable[[Any], T], self.default)(group)
             if callable(self.default)
@@ -152,15 +152,15 @@ class Knob(Generic[T]):
         )
 
     def parse(self, name: str, text: str) -> T:
-        """The value that the text of environment variable `name` stands for."""
+        """Return the value that the text of environment variable `name` stands for."""
         return cast(T, text)
 
     def unparse(self, value: T) -> str | None:
-        """The environment text for `value`; None unsets."""
+        """Return the environment text for `value`; None unsets the variable."""
         return None if value is None else str(value)
 
     def check(self, group: Group, value: T) -> T:
-        """`value` if its type is right, else TypeError."""
+        """Return `value` if its type is right; raise TypeError otherwise."""
         return value
 
     def wrong_type(self, group: Group, value: object) -> TypeError:
@@ -204,7 +204,7 @@ class IntKnob(Knob["int | None"]):
 
 
 class StrKnob(Knob["str | None"]):
-    """A text; `choices` limits it."""
+    """A string; `choices` limits its values."""
 
     kind = "a str or None"
 
@@ -268,7 +268,7 @@ class CallableKnob(Knob["Hook | None"]):
 
 
 class ClassKnob(Knob["type | None"]):
-    """A class, or None. The environment and a text name one as module:class; it is imported when the knob is read."""
+    """A class, or None. The environment or a string names one as module:class; reading the knob imports it."""
 
     kind = "a class, a text module:class or None"
 
@@ -299,7 +299,7 @@ def _class_named(where: str, text: str) -> type:
 
 
 class Absent:
-    """In place of a knob of Triton's that there is none of here: its use says why, and what to take."""
+    """Replaces a knob that Triton has and tessera lacks: its use says why, and what to use instead."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -348,7 +348,7 @@ class HookKnob(Knob[HookChain]):
 
 
 class Group:
-    """A named set of knobs; `overrides` holds what was assigned from Python."""
+    """A named set of knobs; `overrides` holds the values assigned from Python."""
 
     __slots__ = ("overrides", "remembered")
     title: ClassVar[str] = ""
@@ -359,12 +359,12 @@ class Group:
 
     @classmethod
     def descriptors(cls) -> dict[str, Knob[Any]]:
-        """Name -> descriptor, in order of declaration."""
+        """Return name -> descriptor, in order of declaration."""
         return {n: k for n, k in vars(cls).items() if isinstance(k, Knob)}
 
     @classmethod
     def absent(cls) -> dict[str, str]:
-        """Name of a knob that Triton has and tessera has not -> why."""
+        """Return name -> reason of the knobs that Triton has and tessera lacks."""
         return {n: k.why for n, k in vars(cls).items() if isinstance(k, Absent)}
 
     @property
@@ -373,17 +373,17 @@ class Group:
 
     @property
     def knobs(self) -> dict[str, Any]:
-        """Name -> present value."""
+        """Return name -> current value."""
         return {n: getattr(self, n) for n in self.descriptors()}
 
     def copy(self) -> Self:
-        """A group with the same Python values that can be changed apart (hook chains are copied)."""
+        """Return a group with the same Python values that can be changed separately (hook chains are copied)."""
         new = type(self)()
         new.overrides = _copied(self.overrides)
         return new
 
     def reset(self) -> Self:
-        """Drop all Python values: environment and defaults count again."""
+        """Drop all Python values: environment and defaults apply again."""
         self.overrides.clear()
         self.remembered.clear()
         epoch.value += 1

@@ -1,7 +1,7 @@
 """`triton._internal_testing`: random data, conversions and facts about the device, for test suites of kernels.
 
-Lists hold names of dtypes. `numpy_random` makes data, `to_triton` a kernel's argument of it and `to_numpy` reads that
-back; `is_cuda()`, `is_hopper()` … ask the driver that is in use. Needs pytest, and torch where tensors are made.
+Lists hold names of dtypes. `numpy_random` makes data, `to_triton` turns it into a kernel's argument, and `to_numpy`
+reads that back; `is_cuda()`, `is_hopper()` … ask the driver in use. Needs pytest, and torch to make tensors.
 """
 
 import multiprocessing
@@ -91,7 +91,7 @@ def is_sm12x() -> bool:
 
 
 def _never() -> bool:
-    """Devices that tessera has no back end for."""
+    """False, for devices that tessera has no back end for."""
     return False
 
 
@@ -107,7 +107,7 @@ def get_hip_lds_size() -> int:
 
 
 def supports_tma(byval_only: bool = False) -> bool:
-    """Whether kernels may take and make tensor descriptors; every target of tessera can."""
+    """Whether kernels may take and make tensor descriptors: on every target of tessera."""
     return True
 
 
@@ -116,7 +116,7 @@ def tma_skip_msg(byval_only: bool = False) -> str:
 
 
 def supports_ws() -> bool:
-    """Whether `warp_specialize=True` is taken; where it does not help the loop runs as it is."""
+    """Whether `warp_specialize=True` is accepted; where it does not help, the loop runs unchanged."""
     return True
 
 
@@ -124,7 +124,7 @@ requires_tma = pytest.mark.skipif(not supports_tma(), reason=tma_skip_msg())
 
 
 def _supports_cluster_size(device: object, num_ctas: int) -> bool:
-    """Whether `num_ctas` is taken: by GPUs that know clusters, and by all that take no notice of it."""
+    """Whether `num_ctas` is accepted: by GPUs with clusters, and by all targets that ignore it."""
     return num_ctas == 1 or not is_cuda() or is_hopper_or_newer()
 
 
@@ -147,8 +147,8 @@ def random_float(*, warmup_value: float = 0.5, **kwargs: Any) -> float:
 def numpy_random(
     shape: Any, dtype_str: str, rs: Any = None, low: int | None = None, high: int | None = None
 ) -> np.ndarray:
-    """Random data of `shape`. Floats are normal; integers lie in [low, high), by default their whole range, and are
-    never 0, so that they can divide. bfloat16 comes as float32 whose low bits are 0, fp8 as int8 with finite bits."""
+    """Return random data of `shape`. Floats are normal; integers are in [low, high), by default in their whole range,
+    and never 0, so that they can divide. bfloat16 is float32 whose low bits are 0, fp8 is int8 with finite bits."""
     if isinstance(shape, int):
         shape = (shape,)
     rs = np.random.RandomState(17) if rs is None else rs
@@ -177,8 +177,8 @@ def _tensor(x: np.ndarray, device: object) -> Any:
 
 
 def to_triton(x: np.ndarray, device: object, dst_type: str | None = None) -> Any:
-    """A kernel's argument with the data of `x` on `device`; `dst_type`: bfloat16 (rounds), or an fp8 type whose bits
-    `x` holds. Unsigned types that torch lacks are wrapped signed tensors."""
+    """Return a kernel's argument with the data of `x` on `device`; `dst_type`: bfloat16 (rounds), or an fp8 type whose
+    bits `x` holds. Unsigned types that torch lacks are wrapped signed tensors."""
     name = x.dtype.name
     if name in uint_dtypes and name != "uint8" and torch is not None:
         return reinterpret(_tensor(x.view(name[1:]), device), getattr(tl, name))
@@ -196,7 +196,7 @@ def unwrap_tensor(t: object) -> Any:
 
 
 def to_numpy(x: Any) -> np.ndarray:
-    """The values of a kernel's argument; bfloat16 as float32, wrapped tensors as the type they were wrapped in."""
+    """Return the values of a kernel's argument; bfloat16 as float32, wrapped tensors as the type of the wrapper."""
     if isinstance(x, TensorWrapper):
         if torch_dtype_name(x.dtype) not in uint_dtypes:
             return _tensors.to_numpy(x)
@@ -209,7 +209,7 @@ def to_numpy(x: Any) -> np.ndarray:
 
 
 def torch_dtype_name(dtype: object) -> str:
-    """`int32` for tl.int32 and for torch.int32."""
+    """Return `int32` for tl.int32 and for torch.int32."""
     if isinstance(dtype, _types.dtype):
         names = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
         return names.get(dtype.name, dtype.name)
@@ -219,7 +219,7 @@ def torch_dtype_name(dtype: object) -> str:
 
 
 def str_to_triton_dtype(x: str) -> Any:
-    """tl.float32 of "float32" or "fp32"."""
+    """Return tl.float32 for "float32" or "fp32"."""
     name = str(x).removeprefix("torch.")
     found = getattr(
         tl,
@@ -230,7 +230,7 @@ def str_to_triton_dtype(x: str) -> Any:
 
 
 def default_alloc_fn(size: int, align: int, _: object) -> Any:
-    """Scratch memory for `triton.set_allocator`."""
+    """Return scratch memory for `triton.set_allocator`."""
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
@@ -240,7 +240,7 @@ def default_alloc_fn(size: int, align: int, _: object) -> Any:
 def _fresh_knobs_impl(  # pyright: ignore[reportUnusedFunction]  Triton's tests import it
     skipped_attr: set[str] | None = None,
 ) -> tuple[Callable[[], Any], Callable[[], None]]:
-    """(makes all knobs fresh, restores them): no Python values, no environment variables; except the groups named."""
+    """Return functions that make all knobs fresh (no values, no variables) except those groups, and restore them."""
     saved = ExitStack()
 
     def fresh() -> Any:
@@ -257,7 +257,7 @@ def _fresh_knobs_impl(  # pyright: ignore[reportUnusedFunction]  Triton's tests 
 
 @dataclass
 class ProcessResult:
-    """What `run_in_process` saw: the exception that ended the function, and what went to standard error."""
+    """The outcome of `run_in_process`: the exception that ended the function, and its output to standard error."""
 
     exc: BaseException | None
     driver_stderr_output: str
@@ -310,7 +310,7 @@ def run_in_process(
 
 @contextmanager
 def use_process_pool(preload_module: object) -> Generator[None]:
-    """Each `run_in_process` starts its own process: there is nothing to hold."""
+    """Do nothing: each `run_in_process` starts its own process."""
     yield
 
 
