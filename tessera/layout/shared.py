@@ -183,7 +183,7 @@ def turned_lanes(
     elements of a buffer that a turn must not leave.
 
     Example: rows of 128 bytes swizzled by 16, an fp32 accumulator: lanes 0-3 and 4-7 write 32 bytes of two rows to the
-    same banks, as the swizzle only swaps their halves. If every other row begins with another register, the banks differ.
+    same banks, as the swizzle only swaps their halves. If every other row begins with another register, they differ.
     """
     offsets = offset_map(dist, shared)
     vec, turns = max_vector(offsets, elem_bits), list[tuple[int, int]]()

@@ -1,15 +1,15 @@
-"""Computes a shared layout for one exchange: both sides vectorise and, where the algebra allows, no bank conflicts.
+"""Computes a shared layout for one exchange that lets both sides vectorise, without bank conflicts where possible.
 
-Offsets are cut in three: the low bits V are one vector (or one 16-byte row of ldmatrix), the next fill a line over all
-32 banks, the rest H picks the line.  Two holders meet in a bank if their elements differ by a vector of span(H).  So
-with U = span(V and the lane bits that are served in one pass) for the writer and U' for the reader, we want H to meet
-neither:
+Offsets are cut in three: the low bits V are one vector (or one 16-byte row of ldmatrix), the next bits fill a line over
+all 32 banks, and the rest H picks the line.  Two holders access one bank if their elements differ by a vector of
+span(H).  With U = span(V and the lane bits that are served in one pass) for the writer and U' for the reader, span(H)
+should intersect neither:
 
     H = (vectors outside of U + U')  +  (sums a_i ^ b_i with a_i only in U, b_i only in U')
 
 The sums are the swizzle.  E.g. a 32x32 fp32 transpose: V = {}, U = the columns, U' = the rows, H = {col_i ^ row_i}: the
-line is row ^ column, every row and every column touches each bank once.  All vectors are then lined up as
-V, the rest, H, which are the columns of the shared layout.  V must avoid the span of lane and warp bits, or the vectors
+line is row ^ column, every row and every column touches each bank once.  The columns of the shared layout are V,
+the rest, and H.  V must avoid the span of lane and warp bits, or the vectors
 would not be aligned.  Several choices of V compete: both sides' registers, one side's, or rows for ldmatrix/stmatrix;
 the exact count of passes decides.  The construction follows "Linear Layouts: Robust Code Generation of Efficient Tensor
 Computation Using F2" (2025).
@@ -30,7 +30,7 @@ __all__ = ["Exchange", "find_exchange", "swizzle_for"]
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The packed bases of one participant."""
+    """The packed bases of the writer or the reader."""
 
     register: Columns
     lane: Columns
@@ -63,13 +63,13 @@ def _lanes_per_pass(side: _Side, vector: Sequence[int], elem_bits: int) -> Colum
 
 
 def _vectors(candidates: Sequence[int], avoid: Sequence[int], elem_bits: int) -> list[int]:
-    """As many of the candidates as fit 16 bytes and keep clear of the thread bits."""
+    """Return as many of the candidates as fit 16 bytes and avoid the thread bits."""
     room = log2(MAX_VECTOR_BITS // elem_bits)
     return extend(avoid, candidates)[:room]
 
 
 def _matrix_rows(side: _Side, elem_bits: int) -> Iterator[tuple[list[int], list[int]]]:
-    """(16-byte row, row bits) for ldmatrix of this side, plain and transposed."""
+    """Return (16-byte row, row bits) for ldmatrix of this side, plain and transposed."""
     word = log2(32 // elem_bits) if elem_bits <= 32 else 0
     live = [c for c in side.register if c]
     if len(side.lane) != 5 or elem_bits > 32 or len(live) < word:
@@ -82,7 +82,7 @@ def _matrix_rows(side: _Side, elem_bits: int) -> Iterator[tuple[list[int], list[
 def _flips(
     owner: _Side, other: _Side, vector: Sequence[int], lanes: Sequence[int], elem_bits: int
 ) -> tuple[tuple[int, int], ...]:
-    """Vector bits that scalar lanes of the other side cannot tell apart, paired with lanes of it that would collide.
+    """Return vector bits that scalar lanes of the other side do not distinguish, paired with lanes that would collide.
 
     In a row-major vector of 4 words a column-wise reader uses only one word of each.  If its lane bit is a register bit
     of the owner, the owner can reorder the words of a vector by that register, at no cost: the lanes then spread.
@@ -125,7 +125,8 @@ def _choices(
 
 
 def _arrange(choice: _Choice, rest: Sequence[int], line_bits: int, total: int) -> list[int] | None:
-    """Offset columns for a choice: vector, banks, lines; `rest` spans the space.  None if the vector is degenerate."""
+    """Return offset columns for a choice: vector, banks, lines; `rest` spans the space.  None for a degenerate
+    vector."""
     vector = extend((), choice.vector)
     if len(vector) != len(choice.vector):
         return None
@@ -161,7 +162,8 @@ class Exchange:
 
 
 def _split_functionals(src: _Side, dst: _Side, size: int) -> list[int]:
-    """Masks f (parity(f & element)) that are zero on all lane and warp bits of both sides: each can halve the tile."""
+    """Return masks f (parity(f & element)) that are 0 on all lane and warp bits of both sides: each can halve the
+    tile."""
     columns = src.threads + dst.threads
     rows = [sum(((c >> i) & 1) << j for j, c in enumerate(columns)) for i in range(size)]
     return Echelon(rows).kernel()
@@ -186,7 +188,7 @@ def _natural(shape: tuple[int, ...]) -> list[int]:
 
 
 def _least_cost(layout: LinearLayout, elem_bits: int) -> float:
-    """No access of a whole tile is cheaper: one pass for each 32-bit word of a lane, one instruction for four."""
+    """Return a lower bound of a whole tile's access cost: a pass per 32-bit word of a lane, an instruction per four."""
     words = (elem_bits << Echelon(layout.columns("register")).rank) / 32
     return 1.25 * words
 
@@ -200,7 +202,7 @@ def find_exchange(
     load_matrix: bool = False,
     halvings: int = 0,
 ) -> Exchange:
-    """The cheapest shared layout for src -> dst among the constructed ones.
+    """Return the cheapest of the constructed shared layouts for src -> dst.
 
     With `halvings` = q the top q offset bits (at most as many as lanes and warps allow) number the rounds of an
     exchange through 1/2**q of the memory.
@@ -243,7 +245,7 @@ def swizzle_for(
     store_matrix: bool = False,
     load_matrix: bool = False,
 ) -> LinearLayout:
-    """The shared layout through which writing `src` and reading `dst` is cheapest (see `find_exchange`)."""
+    """Return the shared layout through which writing `src` and reading `dst` is cheapest (see `find_exchange`)."""
     return find_exchange(
         src, dst, elem_bits, store_matrix=store_matrix, load_matrix=load_matrix
     ).shared
