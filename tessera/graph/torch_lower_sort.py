@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from tessera.dtypes import int64
-from tessera.graph.expand_sort import MOST, is_short
+from tessera.graph.expand_sort import is_medium, is_short
 from tessera.graph.index import Expr, expr
 from tessera.graph.scalars import Scalar, is_nan, where
 from tessera.graph.torch_lower import Lowering, Tensor, rule
@@ -19,12 +19,15 @@ from tessera.graph.torch_types import NotLowered, element_of, torch_type
 from tessera.graph.types import product
 
 
-def in_order(low: Lowering, x: Tensor, at: int, descending: bool) -> list[Tensor]:
-    """x sorted along dimension `at`, and where its elements were."""
+def in_order(
+    low: Lowering, x: Tensor, at: int, descending: bool, all_of_it: bool = False
+) -> list[Tensor]:
+    """x sorted along dimension `at`, and where its elements were. `all_of_it`: whether the whole order is wanted, which
+    eager needs much more time for than for a few elements."""
     element_of(torch_type(x.elem))
-    if not is_short(x.shape[at], x.device):
-        most = MOST[x.device.split(":")[0]]
-        raise NotLowered(f"a sort of rows of more than {most} elements, or of an unknown number")
+    n = x.shape[at]
+    if not is_short(n, x.device) and not (all_of_it and is_medium(n, x.device, x.elem)):
+        raise NotLowered("a sort of long rows, or of an unknown number")
     outer = [n for k, n in enumerate(x.shape) if k != at]
 
     def row(indices: list[Expr]) -> list[Any]:
@@ -40,7 +43,7 @@ def in_order(low: Lowering, x: Tensor, at: int, descending: bool) -> list[Tensor
 def _sorted(low: Lowering, x: Tensor, at: int, descending: bool) -> list[Tensor]:
     if not x.rank:
         return _alone(low, x)
-    rows = in_order(low, x, at % x.rank, descending)
+    rows = in_order(low, x, at % x.rank, descending, all_of_it=True)
     return low.loops(x.shape, lambda i: [low.load(r, i) for r in rows])
 
 

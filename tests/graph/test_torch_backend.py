@@ -490,3 +490,13 @@ def test_a_graph_that_does_not_compile_is_run_all_the_same(
 def test_equal_keys_stay_in_order_when_sorted_stably():
     x = torch.randint(0, 5, (4, 40)).float()
     compare(lambda x: (x.sort(dim=1, stable=True), x.sort(dim=0, stable=True, descending=True)), x)
+
+
+def test_longer_rows_are_sorted_by_kernels_but_for_a_few_elements():
+    x = torch.randint(0, 50, (300, 3)).float()
+    graphs = compare(
+        lambda x: (x.sort(dim=0, stable=True), torch.argsort(x.bfloat16(), dim=0, stable=True)), x
+    )
+    assert not externs(graphs)
+    graphs = compare(lambda x: x.topk(3, 0)[0] + 1, x)
+    assert externs(graphs) == {"aten.topk.default"}

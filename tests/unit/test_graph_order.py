@@ -84,6 +84,29 @@ def test_rows_of_any_length_are_sorted(n: int):
     agree(sorts(float32, 3, n, False), [numbers(float32, 3, n)], [float32], fused=False)
 
 
+@pytest.mark.parametrize("elem", [t for t in TYPES if t.bits <= 32], ids=lambda e: e.short)
+def test_rows_that_are_too_long_to_count_are_sorted_by_a_network(elem: dtype):
+    for n, rows, descending in ((257, sym("s0"), False), (512, 3, True)):
+        exe = agree(sorts(elem, rows, n, descending), [numbers(elem, 3, n)], [elem])
+        assert sum("graph_sort" in k.name for k in exe.compiled()) == 1
+
+
+def test_a_network_sorts_across_memory_and_what_is_computed():
+    """Its rows are whole in a tile, whatever stands around it."""
+
+    def build(g: GraphBuilder) -> Any:
+        x = g.input("x", TensorType((300, 5), float32))
+
+        def column(i: Any) -> Any:
+            return g.sort(300, lambda r: [g.binary("mul", g.load(x, r, i), g.load(x, r, i)), r])
+
+        values, places = g.loops([5], column)
+        sums = g.loop([5], lambda i: g.reduce("sum", [300], lambda r: g.load(values, i, r)))
+        return [values, places, sums]
+
+    agree(module_of(build), [RNG.standard_normal((300, 5)).astype(np.float32)], [float32])
+
+
 def test_a_sort_of_no_rows():
     agree(sorts(float32, sym("s0"), 4, False), [numbers(float32, 0, 4)], [float32])
 

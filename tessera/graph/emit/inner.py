@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tessera.dtypes import dtype
+from tessera.dtypes import dtype, int64
 from tessera.errors import InternalError
 from tessera.graph.emit.nest import Nest, Size
 from tessera.graph.emit.scopes import Index, Scope, delinearised
+from tessera.graph.emit.sorting import sorted_rows
 from tessera.graph.emit.tiles import CannotEmit, Shape, joint_shape, typed
 from tessera.graph.emit.tiling import MOST_UNROLLED, Tiling, next_power
 from tessera.graph.index import Expr, expr
-from tessera.graph.ops import CombiningOp, ReduceOp, ScanOp, yielded
+from tessera.graph.ops import CombiningOp, ReduceOp, ScanOp, SortOp, yielded
 from tessera.graph.types import product
 from tessera.ir import Block, Op, Value, elem_of, shape_of
 from tessera.ops import YieldOp, control
@@ -132,7 +133,12 @@ class InnerNest(Nest):
         return self.tiles.inline(op.combine, [*before, *values])
 
     def _body_values(
-        self, op: CombiningOp, coordinates: Sequence[Expr], p: Pass, scope: Scope, target: Block
+        self,
+        op: CombiningOp | SortOp,
+        coordinates: Sequence[Expr],
+        p: Pass,
+        scope: Scope,
+        target: Block,
     ) -> list[Value]:
         """What the body yields in a step: tiles of one shape; identities where the index is out of its extent."""
         t = self.tiles
@@ -140,6 +146,7 @@ class InnerNest(Nest):
         values = [self.value(v, child) for v in yielded(op.body)]
         inside = self.bound(p.index)
         if inside is not None:
+            assert isinstance(op, CombiningOp)
             numbers = [t.const(n, elem) for n, elem in self._identities(op)]
             values = [t.select(inside, v, n) for v, n in zip(values, numbers, strict=True)]
         shapes = [shape_of(v.type) for v in values]
@@ -210,8 +217,10 @@ class InnerNest(Nest):
         return found
 
     # --- scans ------------------------------------------------------------------------------------------
-    def scanned(self, op: ScanOp, coordinates: Sequence[Expr], scope: Scope) -> list[Value]:
-        """The elements of a scan's results at the place that the step around it is at."""
+    def scanned(
+        self, op: ScanOp | SortOp, coordinates: Sequence[Expr], scope: Scope
+    ) -> list[Value]:
+        """The elements of a scan's results, or of a sorted row, at the place that the step around it is at."""
         index = scope.inner
         owner = scope.owner(op.results[0])
         assert owner is not None
@@ -227,7 +236,10 @@ class InnerNest(Nest):
             if p.loop and scope.target is not p.block:
                 raise CannotEmit("a scan in several steps is read inside of another loop")
             with self.builder.at(scope.target):
-                values = self._scan_step(op, at, p, owner, scope.target)
+                if isinstance(op, ScanOp):
+                    values = self._scan_step(op, at, p, owner, scope.target)
+                else:
+                    values = self._sort_step(op, at, p, owner, scope.target)
             self._scans[key] = at, values
         if [self.indices.simple(c) for c in coordinates] != [self.indices.simple(c) for c in at]:
             raise CannotEmit("a scan is read at another place than it is computed at")
@@ -253,6 +265,18 @@ class InnerNest(Nest):
         values = t.inline(op.combine, [*before, *values])
         p.nexts += self._last(op, values, p.index)
         return values
+
+    def _sort_step(
+        self, op: SortOp, at: Sequence[Expr], p: Pass, owner: Scope, target: Block
+    ) -> list[Value]:
+        """The whole row in order: of a power of two integers, such as `expand_sort` makes of longer rows."""
+        keys, n = yielded(op.body), p.index.block
+        whole = not p.loop and p.index.exact and n > 1 and not n & (n - 1)
+        if not whole or op.descending or [elem_of(v.type) for v in keys] != [int64]:
+            raise CannotEmit("a row of this length, or of these elements, is sorted by no kernel")
+        if self.tiling.inner != self.tiling.rank - 1:
+            raise CannotEmit("a sort across memory")
+        return [sorted_rows(self.tiles, v) for v in self._body_values(op, at, p, owner, target)]
 
     def _last(self, op: ScanOp, values: Sequence[Value], index: Index) -> list[Value]:
         """The last elements of tiles along an index."""

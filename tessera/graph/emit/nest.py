@@ -16,7 +16,7 @@ from tessera.graph.emit.scopes import NUMBER, Index, Indices, Scope, delinearise
 from tessera.graph.emit.tiles import CannotEmit, Tiles, joint_shape
 from tessera.graph.emit.tiling import Tiling
 from tessera.graph.index import Dim, Expr, Sym, expr, is_less, is_nonnegative
-from tessera.graph.ops import IndexOp, LoadOp, LoopOp, ReduceOp, ScanOp, yielded
+from tessera.graph.ops import IndexOp, LoadOp, LoopOp, ReduceOp, ScanOp, SortOp, yielded
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Value, elem_of, shape_of
 from tessera.ops import arith, control, memory, tile
@@ -218,7 +218,9 @@ class Nest:
     def reduction(self, op: ReduceOp, scope: Scope) -> list[Value]:
         raise NotImplementedError
 
-    def scanned(self, op: ScanOp, coordinates: Sequence[Expr], scope: Scope) -> list[Value]:
+    def scanned(
+        self, op: ScanOp | SortOp, coordinates: Sequence[Expr], scope: Scope
+    ) -> list[Value]:
         raise NotImplementedError
 
     # --- memory -------------------------------------------------------------------------------------------
@@ -278,7 +280,7 @@ class Nest:
             tensor, place = through_views(v, coordinates)
             place = [self.indices.simple(c) for c in place]
             return self._read(tensor, place, mask, None, scope)
-        if isinstance(op, ScanOp):
+        if isinstance(op, ScanOp | SortOp):
             return self.scanned(op, coordinates, scope)[v.index]
         if not isinstance(op, LoopOp):
             raise CannotEmit(f"{op.opcode} cannot stand inside of a loop")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TypeGuard
 
 from tessera.graph.emit.accesses import offset_of
 from tessera.graph.index import Dim, Expr, dim
@@ -18,6 +19,7 @@ from tessera.graph.ops import (
     LoadOp,
     LoopOp,
     ScanOp,
+    SortOp,
     ViewOp,
     donated_arguments,
 )
@@ -251,6 +253,11 @@ def reduces_columns(loop: LoopOp) -> bool:
 def has_scan(block: Block) -> bool:
     """Whether a body scans: what reads a scan of one row in steps cannot be a reduction in the same kernel."""
     return any(isinstance(op, ScanOp) for op in block.walk())
+
+
+def is_fusable(op: Op | None) -> TypeGuard[LoopOp]:
+    """Whether an op is a loop that others may become one with. Rows are sorted by a kernel that does nothing else."""
+    return isinstance(op, LoopOp) and not any(isinstance(x, SortOp) for x in op.body)
 
 
 def loads_of(op: Op, tensors: Sequence[Value]) -> list[LoadOp] | None:

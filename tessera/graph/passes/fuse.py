@@ -220,7 +220,7 @@ class Fusion:
         changed = False
         for op in self.block:
             consumer: Op | None = op
-            while isinstance(consumer, LoopOp):
+            while cost.is_fusable(consumer):
                 consumer = self._with_best_producer(consumer, permuted)
                 changed |= consumer is not None
         return changed
@@ -229,7 +229,7 @@ class Fusion:
         producers = [
             v.op for v in cost.captured(consumer) if v.op is not None and v.op.parent is self.block
         ]
-        candidates = [p for p in dict.fromkeys(producers) if isinstance(p, LoopOp)]
+        candidates = [p for p in dict.fromkeys(producers) if cost.is_fusable(p)]
         candidates.sort(key=self._saved, reverse=True)
         for producer in candidates:
             order = shared_extents(producer, consumer, permuted)
@@ -281,7 +281,7 @@ class Fusion:
         changed = False
         groups: dict[object, list[LoopOp]] = {}
         for op in self.block:
-            if isinstance(op, LoopOp):
+            if cost.is_fusable(op):
                 groups.setdefault((op.extents, op.results[0].type.device), []).append(op)
         for group in groups.values():
             group.sort(key=self.order.at.__getitem__)  # merges of other groups moved some

@@ -84,7 +84,7 @@ def inline_producers(
     several ops read and that then are computed by each. `bound`: the most bytes that tensors may take at a time."""
     changed = False
     for op in block:
-        if isinstance(op, LoopOp) and _pays(op, block, machine, size, shared, bound):
+        if cost.is_fusable(op) and _pays(op, block, machine, size, shared, bound):
             for position, r in enumerate(op.results):
                 for user in r.users():
                     assert isinstance(user, LoadOp)
@@ -108,6 +108,8 @@ def _pays(
     if not pointwise and not (once and all(_is_in_loops(x, block) for x in loads)):
         return False
     if any(len(_inputs(op, loop)) > cost.MOST_TENSORS for op in readers):
+        return False
+    if any(isinstance(op, LoopOp) and not cost.is_fusable(op) for op in readers):
         return False
     free = (
         pointwise and cost.weight_of(loop.body, size) <= FREE and _reads_little(loop, size, 1.125)
