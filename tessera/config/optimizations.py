@@ -92,6 +92,10 @@ _GRAPHS = (
         "the extent is a multiple; results keep their places in memory", "graph/passes/reindex.py `split`", "tests/unit/test_graph_reindex.py", unit="loop",
     ),
     _row(
+        "graph-reduce-scatters", "cpu gpu", "makes reductions of small scatters into equal elements", "known sizes; an associative function; sums change their order", "graph/passes/small_scatters.py",
+        "tests/unit/test_graph_small_scatters.py, tests/fuzz/test_graphs_keep_meaning.py", unit="op",
+    ),
+    _row(
         "graph-drop-roundings", "cpu gpu", "hands fp32 numbers on between operations of a kernel on half types", "results that nothing compares, no conversion that the program asks for; not under numerics=\"eager\"", "graph/passes/roundings.py", "tests/unit/test_graph_roundings.py", unit="rewrite",
     ),
     _row(

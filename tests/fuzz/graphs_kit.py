@@ -28,11 +28,13 @@ def number(n: int | Expr) -> int:
 class RandomGraph:
     """A graph of about `steps` operations over tensors of up to three dimensions. `norms`: also statistics over any
     dimensions, groups and all, that are applied to what they are of. `writes`: also roundings, products, sorts,
-    scatters of all kinds, and results that are left in arguments. `sized`: all sizes are known."""
+    scatters of all kinds, and results that are left in arguments. `sized`: all sizes are known.
+    `fills`: also scatters into equal elements."""
 
     def __init__(
-        self, seed: int, steps: int, norms: bool = True, writes: bool = False, sized: bool = False
-    ):
+        self, seed: int, steps: int, norms: bool = True, writes: bool = False, sized: bool = False,
+        fills: bool = False,
+    ):  # fmt: skip
         self.random = Random(seed)
         self.g = GraphBuilder("random", ranges={} if sized else {"s0": (2, None)})
         self.s0, s1 = SIZES.values() if sized else (S0, S1)
@@ -52,6 +54,7 @@ class RandomGraph:
         ]  # fmt: skip
         operations += [self.normalize, self.normalize_groups] * (2 * norms)
         operations += [self.round, self.product, self.sort, self.scatter_rows] * (2 * writes)
+        operations += [self.scatter_into_fill] * (12 * fills)
         for _ in range(steps):
             made = self.random.choice(operations)()
             if made is not None:
@@ -305,6 +308,27 @@ class RandomGraph:
             return [at, *j, value]
 
         return self.g.scatter(x, (6, *shape[1:]), body, mode=mode)
+
+    def scatter_into_fill(self) -> Value | None:
+        """Rows of whole numbers, whose sums are exact in any order, combined into a tensor of equal elements."""
+        x = self.pick(1)
+        if x is None:
+            return None
+        rest, mode = x.type.shape[1:], self.random.choice(["add", "add", "max", "min"])
+        number, masked = float(self.random.choice([0, 0, 2])), self.random.random() < 0.3
+        base = self.g.loop((2, *rest), lambda *i: self.g.const(number, float32))
+        limit = expr(x.type.shape[0]) - 1
+
+        def body(i: Value, *j: Value) -> list[Value]:
+            v = self.g.load(x, self.g.binary("min", i, self.g.index(limit)), *j)
+            v = self.g.binary("min", v, self.g.const(1000.0, float32))
+            v = self.g.unary("floor", self.g.binary("max", v, self.g.const(-1000.0, float32)))
+            found = [self.g.load(self.rows, i), *j, v]
+            return (
+                [*found, self.g.compare("lt", v, self.g.const(1.0, float32))] if masked else found
+            )
+
+        return self.g.scatter(base, (6, *rest), body, mode=mode)
 
     def round(self) -> Value | None:
         """What a half type makes of it."""

@@ -70,7 +70,7 @@ PLANNED = (
     "graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments", "graph-reuse-memory",
     "graph-cut-arena", "graph-own-products", "graph-fuse-products",
 )  # fmt: skip
-OTHERS = ("graph-drop-roundings", "graph-join-gradients", *PLANNED)
+OTHERS = ("graph-drop-roundings", "graph-join-gradients", "graph-reduce-scatters", *PLANNED)
 EXACT = [n for n in OPTIMIZATIONS if n.startswith("graph-") and n not in OTHERS]
 # Tilings of GPUs, so small that graphs of this size meet the ends of each: rows and columns in steps, parts of sums.
 SMALL = Machine(
@@ -145,6 +145,24 @@ def test_kernels_of_small_tilings(seed: int, off: str, monkeypatch: pytest.Monke
         count = len(found) - (len(args) if seed % 2 else 0)
         for a, b in zip(wanted[:count], found, strict=False):
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def check_scatters(seed: int) -> int:
+    """Small scatters of whole numbers as reductions, in graphs and in kernels of small tilings; how many there were."""
+    graph = RandomGraph(seed, 8, sized=True, fills=True)
+    wanted = meaning(graph, graph.module)
+    with Session("graph") as session:
+        optimize(graph.module, verify=True)
+    for a, b in zip(wanted, meaning(graph, graph.module), strict=True):
+        np.testing.assert_array_equal(a, b)
+    run = compile_graph(graph.module, CopyingHost(), machine=SMALL)
+    for a, b in zip(wanted, run([x.copy() for x in graph.args]), strict=False):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+    return sum(a.name == "graph-reduce-scatters" for a in session.applied)
+
+
+def test_small_scatters():
+    assert sum(map(check_scatters, range(6))) > 2
 
 
 def test_memory_is_planned_in_each_way():

@@ -1,4 +1,4 @@
-"""Plans graphs of CPU tensors as those of a GPU: which kernels and externs a step would launch there, on any machine."""
+"""Plans graphs of CPU tensors as those of a GPU: which kernels and externs a step would launch there."""
 
 # pyright: basic, reportMissingImports=false
 from __future__ import annotations

@@ -9,6 +9,7 @@ from tessera.graph.passes import canonical, cost, equal, fuse, inline
 from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.facts import symbol_ranges
 from tessera.graph.passes.roundings import drop_roundings
+from tessera.graph.passes.small_scatters import reduce_scatters
 from tessera.ir import Block, Module, PassManager, pass_
 
 ROUNDS = 4  # of inlining and merging, at most
@@ -64,6 +65,7 @@ def sink(module: Module) -> None:
 PIPELINE = [
     expand_sorts,
     canonical.canonicalize,
+    reduce_scatters,
     expand_scatters,  # those that are no loops
     sink,
     equal.merge_equal,

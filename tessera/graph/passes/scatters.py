@@ -23,7 +23,7 @@ MOST_WORK = 16  # scalar ops of a body that runs for each element of a row
 @rule(SCATTERS, ScatterOp)
 def scatter_of_rows(op: ScatterOp, rw: Rewriter) -> Sequence[Value] | None:
     """scatter one element a row into equal elements → a loop over all elements"""
-    fill, free = _equal_elements(op.base), _free_coordinate(op)
+    fill, free = equal_elements(op.base), _free_coordinate(op)
     if fill is None or free is None or op.mode not in ("set", "add"):
         return None
     t, values = op.result.type, yielded(op.body)
@@ -50,7 +50,7 @@ def scatter_of_rows(op: ScatterOp, rw: Rewriter) -> Sequence[Value] | None:
 @rule(SCATTERS, ScatterOp)
 def own_fill(op: ScatterOp, rw: Rewriter) -> ScatterOp | None:
     """scatter into equal elements that others read, too → into some of its own, which it changes in place"""
-    fill = _equal_elements(op.base)
+    fill = equal_elements(op.base)
     if fill is None or len(op.base.uses) == 1:
         return None
     t = op.base.type
@@ -62,7 +62,7 @@ def own_fill(op: ScatterOp, rw: Rewriter) -> ScatterOp | None:
     return op
 
 
-def _equal_elements(base: Value) -> ConstOp | None:
+def equal_elements(base: Value) -> ConstOp | None:
     """The number that all elements of a tensor are; None if there is none that is known."""
     loop = base.op
     if not isinstance(loop, LoopOp):
