@@ -80,7 +80,7 @@ MOST_LINES = {
     "compat": 1500,
     "tools": 2720,  # with the command `widths`
     "testing": 400,
-    "graph": 18300,
+    "graph": 18700,
     "torch": 100,
 }
 SLACK = 300
