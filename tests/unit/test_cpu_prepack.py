@@ -163,6 +163,60 @@ def test_loops_that_count_down_and_near_the_largest_numbers(low: int, high: int,
     close(c, b * sum(factors))
 
 
+@tessera.jit
+def far_by_arguments(a, b, c, low, high, step, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    acc, x = tl.zeros((N, N), tl.float32), tl.load(a + at)
+    for k in range(low, high, step):
+        acc = tl.dot(x * tl.cast(k % 3 + 1, tl.float32), tl.load(b + at), acc)
+    tl.store(c + at, acc)
+
+
+@pytest.mark.parametrize(("low", "high", "step"), [x for x in FAR if x[2] > 0])
+def test_steps_of_arguments_near_the_largest_numbers(low: int, high: int, step: int):
+    a, b, c = np.eye(64, dtype=np.float32), floats(64, 64), np.zeros((64, 64), np.float32)
+    native(far_by_arguments, (1,), a, b, c, np.int64(low), np.int64(high), np.int64(step), N=64)
+    factors = [int(np.fmod(k, 3)) + 1 for k in range(low, high, step)]
+    close(c, b * sum(factors))
+
+
+def test_a_step_of_zero_does_not_end_the_process():
+    """It is not allowed and its result is unspecified, but a division by it would be a signal."""
+    a, b, c = np.eye(64, dtype=np.float32), floats(64, 64), np.zeros((64, 64), np.float32)
+    native(far_by_arguments, (1,), a, b, c, np.int64(0), np.int64(2), np.int64(0), N=64)
+
+
+@tessera.jit
+def strided(a, b, c, K, step, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """The columns of A that one step multiplies begin `step` columns behind those of the step before."""
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    column, ks = tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, step):
+        left = tl.load(a + row[:, None] * 512 + (k + ks)[None, :])
+        acc = tl.dot(left, tl.load(b + (k + ks)[:, None] * BN + column[None, :]), acc)
+    tl.store(c + row[:, None] * BN + column[None, :], acc)
+
+
+def strided_reference(a: Any, b: Any, k: int, step: int) -> Any:
+    wide = [slice(at, at + 64) for at in range(0, k, step)]
+    return sum((a[:, s] @ b[s] for s in wide), np.zeros((a.shape[0], b.shape[1]), np.float32))
+
+
+@pytest.mark.parametrize("step", [64, 32, 96, 448])
+@pytest.mark.parametrize("k", [448, 64, 0])
+def test_steps_that_the_launch_knows(k: int, step: int):
+    """A is read in place where its steps turn out to be one matrix."""
+    a, b, c = floats(128, 512) / 8, floats(512, 64, seed=1), np.zeros((128, 64), np.float32)
+    native(strided, (2,), a, b, c, k, step, **BLOCK)
+    close(c, strided_reference(a, b, k, step))
+    kinds = dict.fromkeys("abc", "*fp32") | {"K": "i32", "step": "i32"}
+    source = ASTSource(strided, kinds | dict.fromkeys(BLOCK, "constexpr"), BLOCK)
+    text = tessera.compile(source, target=GPUTarget("cpu", "avx2", 1)).asm["llir"]
+    assert "64x64x64: prepack-k, fma" in text.splitlines()[0]
+    assert "A in place, or shared, B shared" in text.splitlines()[0]
+
+
 def test_buffers_beyond_the_stack(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tessera.backends.cpu.lowering.STACK_LIMIT", 0)
     a, b = ((floats(*s) / 8).astype(np.float16) for s in ((128, 192), (192, 64)))
@@ -225,3 +279,13 @@ def test_tiles_of_programs_that_share_a():
     expected = c + (a.astype(np.float32).T @ b.astype(np.float32)).T
     on_tiles(turned, (1, 1, 1), a, b, c, 192, **BLOCK)
     close(c, expected)
+
+
+@emulated
+@pytest.mark.parametrize("step", [64, 32])
+def test_tiles_with_steps_that_the_launch_knows(step: int):
+    a, b = (floats(*s).astype(ml_dtypes.bfloat16) for s in ((128, 512), (512, 64)))
+    c = np.zeros((128, 64), np.float32)
+    on_tiles(strided, (2, 1, 1), a, b, c, 448, step, **BLOCK)
+    expected = strided_reference(a.astype(np.float32), b.astype(np.float32), 448, step)
+    np.testing.assert_allclose(c, expected, rtol=1e-2, atol=1e-1)

@@ -5,28 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
+from tessera.backends.cpu import fusion, interrupt
 from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.checks import leave_if_reported
-from tessera.backends.cpu.fusion import (
-    INDEX_DEPTH,
-    KEEP_CAPTURED,
-    KEEP_SHARED,
-    bound_depth,
-    cost,
-    fill,
-    flush,
-    integers_only,
-    materialise,
-    needed_after,
-    prepare,
-)
-from tessera.backends.cpu.interrupt import (
-    iterations_between_looks,
-    leave_after_call,
-    leave_if_interrupted,
-    may_stop,
-)
+from tessera.backends.cpu.k_loops import LONG_STEP
 from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
@@ -78,8 +62,8 @@ def _lower_op(lo: Lowering, op: Op) -> None:
             for r in op.results:
                 lo.pending[r] = None
                 if op.attrs.get("volatile"):
-                    materialise(lo, r, op)
-        bound_depth(lo, op)
+                    fusion.materialise(lo, r, op)
+        fusion.bound_depth(lo, op)
         return
     _lower_scalar(lo, op)
 
@@ -94,7 +78,7 @@ def _lower_scalar(lo: Lowering, op: Op) -> None:
     if op.opcode in ("split", "load", "const", "reshape"):
         tiles = [v for v in op.operands if isinstance(v.type, TileType)]
         if tiles:
-            prepare(lo, tiles, op, loop=[])
+            fusion.prepare(lo, tiles, op, loop=[])
         for r in op.results:
             x = lo.evaluators[type(op)](lo, op, at, r.index)
             lo.scalars[r] = make(r.type, 1, lo.text(x, 1)) if x.const is None else x
@@ -106,7 +90,7 @@ def _lower_scalar(lo: Lowering, op: Op) -> None:
 def _release_dead(lo: Lowering, op: Op) -> None:
     here = lo.end[op]
     for v, block in list(lo.buffer_blocks.items()):
-        if block is lo.block and v not in lo.carried and not needed_after(lo, v, here):
+        if block is lo.block and v not in lo.carried and not fusion.needed_after(lo, v, here):
             lo.release(v)
 
 
@@ -135,10 +119,10 @@ def tabulate(lo: Lowering, values: list[Value]) -> None:
         if (
             isinstance(op, (DivOp, RemOp))
             and len(shape_of(v.type)) == 1
-            and integers_only(v, INDEX_DEPTH)
+            and fusion.integers_only(v, fusion.INDEX_DEPTH)
         ):
             buffer = lo.allocate(v.type.elem, v.type.shape)
-            fill(lo, buffer, v)
+            fusion.fill(lo, buffer, v)
             lo.uniform[v] = buffer
             return
         for x in op.operands:
@@ -153,13 +137,13 @@ def enter(lo: Lowering, op: Op, repeats: bool) -> None:
     if repeats:
         tabulate(lo, captured(lo, op))
     for v in captured(lo, op):
-        price = cost(lo, v, enough=KEEP_SHARED)
-        if price >= (KEEP_CAPTURED if repeats else KEEP_SHARED) and (
-            repeats or needed_after(lo, v, lo.end[op])
+        price = fusion.cost(lo, v, enough=fusion.KEEP_SHARED)
+        if price >= (fusion.KEEP_CAPTURED if repeats else fusion.KEEP_SHARED) and (
+            repeats or fusion.needed_after(lo, v, lo.end[op])
         ):
-            materialise(lo, v, op)
+            fusion.materialise(lo, v, op)
     if op.all_effects() & Effect.WRITE:
-        flush(lo, op)
+        fusion.flush(lo, op)
         lo.memory_changed()
 
 
@@ -203,7 +187,7 @@ def _passed_through(lo: Lowering, op: IfOp, index: int, taken: Sequence[Slot]) -
         ):
             continue
         alone = all(y is v or b.ptr != own.ptr for y, b in lo.buffers.items())
-        if alone and not needed_after(lo, v, lo.end[op]):
+        if alone and not fusion.needed_after(lo, v, lo.end[op]):
             return own
     return None
 
@@ -263,6 +247,12 @@ class Counter:
             step = str(-by if by > -LONGEST_STEP else by)
         return Counter(low, high, step, down, op.lb.type.bits < 64 or step == "1")
 
+    def span(self, lo: Lowering, count: int) -> str:
+        """What `count` steps add to the index, or what one step adds where it is so long that several overflow."""
+        short = lo.em.op(f"icmp slt i64 {self.step}, {LONG_STEP}")
+        several = lo.em.op(f"mul i64 {self.step}, {count}")
+        return lo.em.op(f"select i1 {short}, i64 {several}, i64 {self.step}")
+
     def write_index(self, lo: Lowering, op: ForOp, i: str) -> None:
         """The loop's index, where it counts `i`."""
         term = lo.em.op(f"xor i64 {i}, -1") if self.down else i
@@ -273,14 +263,11 @@ class Counter:
 def _iterations(lo: Lowering, op: ForOp, c: Counter) -> AbstractContextManager[str]:
     """Emit the loop over the values of an index, which polls for signals between blocks of iterations if it may be
     long."""
-    em, count = lo.em, iterations_between_looks(op)
+    em, count = lo.em, interrupt.iterations_between_looks(op)
     if not count or c.step == str(-LONGEST_STEP):
         return em.counted(c.low, c.high, c.step, always=False, near=c.near)
-    short = em.op(f"icmp slt i64 {c.step}, {2**40}")  # else one at a time: a block would overflow
-    span = em.op(f"select i1 {short}, i64 {em.op(f'mul i64 {c.step}, {count}')}, i64 {c.step}")
-    return em.counted_in_blocks(
-        c.low, c.high, c.step, span, lambda: leave_if_interrupted(lo), c.near
-    )
+    poll = partial(interrupt.leave_if_interrupted, lo)
+    return em.counted_in_blocks(c.low, c.high, c.step, c.span(lo, count), poll, c.near)
 
 
 def initial(
@@ -367,7 +354,7 @@ def _while(lo: Lowering, op: WhileOp) -> None:
     with em.region():
         if lo.report:
             leave_if_reported(lo, waits=any(isinstance(x, memory.Atomic) for x in op.walk()))
-        leave_if_interrupted(lo)
+        interrupt.leave_if_interrupted(lo)
         kept = {*lo.buffers, *lo.uniform}
         for v, slot in zip(before.args, slots, strict=True):
             read_slot(lo, v, slot, before)
@@ -394,13 +381,13 @@ def _while(lo: Lowering, op: WhileOp) -> None:
 @executes(CallOp)
 def _call(lo: Lowering, op: CallOp) -> None:
     """Lower a call: scalars are passed by value, tiles by address, results through slots."""
-    flush(lo, op)
+    fusion.flush(lo, op)
     args = [f"ptr {lo.context}", *(f"i32 {lo.text(lo.programs[d], 1)}" for d in range(3))]
     if lo.report:
         args.append(f"ptr {lo.report}")
     for v in op.args:
         if isinstance(v.type, TileType):
-            args.append(f"ptr {materialise(lo, v, op).ptr}")
+            args.append(f"ptr {fusion.materialise(lo, v, op).ptr}")
         else:
             args.append(f"{scalar_type(v.type)} {lo.scalar_text(v)}")
     slots = [new_slot(lo, r.type) for r in op.results]
@@ -410,8 +397,8 @@ def _call(lo: Lowering, op: CallOp) -> None:
     if lo.report:
         leave_if_reported(lo)
     callee = op.resolve()
-    if callee is not None and may_stop(callee):
-        leave_after_call(lo)
+    if callee is not None and interrupt.may_stop(callee):
+        interrupt.leave_after_call(lo)
     for r, slot in zip(op.results, slots, strict=True):
         read_slot(lo, r, slot, lo.block)
 

@@ -24,9 +24,9 @@ def accumulated_dots(facts: CpuFacts, loop: ops.ForOp) -> list[ops.DotOp]:
 def prepack_obstacle(facts: CpuFacts, loop: ops.ForOp, dot: ops.DotOp) -> str:
     """Why a dot of a loop is multiplied in each step; "" where the loop writes nothing, only adds it to a matrix that
     it carries, and packing pays."""
-    step, t = loop.step.op, dot.acc.type
-    if not isinstance(step, ops.ConstOp) or not 0 < step.value < LONG_STEP:
-        return "the loop's step is not a positive constant"  # A is read in place upwards only
+    step, t = constant(loop.step), dot.acc.type
+    if step is not None and abs(step) >= LONG_STEP:
+        return "several steps of the loop overflow"
     if any(op.regions or op.effects & (Effect.WRITE | Effect.SYNC) for op in loop.body):
         return "the loop writes, or has operations with regions"
     if len(shape_of(t)) != 2 or elem_of(t) not in (float32, float64, int32):
@@ -52,21 +52,21 @@ def scalar_ops(loop: ops.ForOp) -> list[Op]:
     return [x for x in loop.body if x.results and not isinstance(x.results[0].type, TileType)]
 
 
-def step_stride(loop: ops.ForOp, v: Value) -> int | None:
-    """By how much each element of a value grows from one iteration to the next; None where that is not one constant, or
-    where the value is computed from a carried tile."""
+def step_stride(loop: ops.ForOp, v: Value, step: int | None) -> int | None:
+    """By how much each element of a value grows from one iteration to the next if the loop's step is `step` (None:
+    unknown); None where that is not one constant, or where the value is computed from a carried tile."""
     op = v.op
     if v is loop.induction:
-        return _number(loop.step)
+        return step
     if op is None and v in loop.carried:
         if isinstance(v.type, TileType):
             return None
         following = loop.body.terminator.operands[v.index - 1].op
         known = isinstance(following, ops.AddOp) and following.lhs is v
-        return _number(following.operands[1]) if following is not None and known else None
+        return constant(following.operands[1]) if following is not None and known else None
     if op is None or not op.is_inside(loop):
         return 0
-    parts = [step_stride(loop, x) for x in op.operands]
+    parts = [step_stride(loop, x, step) for x in op.operands]
     if not any(parts) and None not in parts:
         return 0
     if isinstance(op, (ops.AddOp, ops.AddPtrOp)):
@@ -78,7 +78,7 @@ def step_stride(loop: ops.ForOp, v: Value) -> int | None:
     )
 
 
-def _number(v: Value) -> int | None:
+def constant(v: Value) -> int | None:
     return int(v.op.value) if isinstance(v.op, ops.ConstOp) else None
 
 

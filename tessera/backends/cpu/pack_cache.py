@@ -137,7 +137,7 @@ class Ring:
     keys: str
     first: str
     slots: int
-    shared: bool  # by programs that need the same
+    place: str  # "shared" by programs that need the same, or "packed"
 
 
 def cache_operand(
@@ -150,7 +150,7 @@ def cache_operand(
     base = scratch(lo, (slots + 1) * size + 64 * shape_of(v.type)[0])
     keys_bytes = (slots * count + 1) * 8
     keys = scratch(lo, keys_bytes)
-    ring = Ring(base, keys, em.alloca("i64"), slots, tags is not None)
+    ring = Ring(base, keys, em.alloca("i64"), slots, "packed" if tags is None else "shared")
     if tags is None:
         with em.branch(trip.first):
             em.stmt(f"store i64 0, ptr {ring.first}")

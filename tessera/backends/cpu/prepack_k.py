@@ -15,19 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from tessera.backends.cpu import control
+from tessera.backends.cpu import control, k_loops, operands
 from tessera.backends.cpu.arith import TABLE
 from tessera.backends.cpu.dot import casting
 from tessera.backends.cpu.dot_plan import DotPlan, plan_dot
 from tessera.backends.cpu.fusion import fill, finish_memo_buffers, prepare
 from tessera.backends.cpu.gemm import Gemm, gemm, gemm_rows
 from tessera.backends.cpu.interrupt import iterations_between_looks, leave_if_interrupted
-from tessera.backends.cpu.k_loops import accumulated_dots, only_store, scalar_ops, step_stride
 from tessera.backends.cpu.llvm_text import memory_type, scalar_type
 from tessera.backends.cpu.loops import Strips, places
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
-from tessera.backends.cpu.operands import InPlace, Packed, Panels, in_place, left_in_place
+from tessera.backends.cpu.operands import Either, InPlace, Left, Packed, Panels
 from tessera.backends.cpu.pack_cache import (
     MOST_SLOTS,
     RING_BYTES,
@@ -48,7 +48,7 @@ from tessera.ops import ConstOp, DotOp, ForOp, LoadOp, StoreOp
 
 @executes(ForOp)
 def _for(lo: Lowering, op: ForOp) -> None:
-    dots = accumulated_dots(lo.facts, op)
+    dots = k_loops.accumulated_dots(lo.facts, op)
     if dots and apply("prepack-k", op):
         _prepacked(lo, op, dots)
     else:
@@ -56,9 +56,11 @@ def _for(lo: Lowering, op: ForOp) -> None:
 
 
 def _prepacked(lo: Lowering, op: ForOp, dots: list[DotOp]) -> None:
-    em = lo.em
-    counter = control.Counter.of(lo, op)
+    em, counter = lo.em, control.Counter.of(lo, op)
     step = counter.step
+    if k_loops.constant(op.step) is None:  # a step of 0 is not allowed, but must not divide
+        step = em.call("i64", "llvm.smax.i64", f"i64 {step}", "i64 1")
+        counter = replace(counter, step=step)
     accumulators = frozenset(i for i in range(len(op.inits)) if control.starts_at_zero(op, i))
     slots = control.initial(lo, op, op.inits, accumulators)
     control.clear_unless_run(lo, [slots[i] for i in accumulators], counter)
@@ -66,7 +68,7 @@ def _prepacked(lo: Lowering, op: ForOp, dots: list[DotOp]) -> None:
     start = Start.of(lo, op, counter)
     pairs = [_PrepackedDot.of(lo, start, dot, accumulators) for dot in dots]
     results = [s for x in pairs if isinstance(s := slots[x.place], Buffer)]
-    span = em.op(f"mul i64 {step}, {min(x.slots for x in pairs)}")
+    span = counter.span(lo, min(x.slots for x in pairs))
     near = op.lb.type.bits < 64
     with em.counted(counter.low, counter.high, span, always=False, near=near) as low:
         if iterations_between_looks(op):
@@ -140,7 +142,7 @@ class Start:
         self.counter.write_index(lo, self.loop, em.here(f"load i64, ptr {self.first}"))
         for v, cell in self.cells.items():
             lo.scalars[v] = make(v.type, 1, em.here(f"load {scalar_type(v.type)}, ptr {cell}"))
-        for op in scalar_ops(self.loop):
+        for op in k_loops.scalar_ops(self.loop):
             control.lower_op(lo, op)
 
 
@@ -157,7 +159,9 @@ class _PrepackedDot:
     count: str  # address of the number of these last steps
     zero: str  # of an i1: whether there was none before
     start: Start
-    left: Ring | InPlace | None = None
+    placed: InPlace | None = None  # A in place
+    in_place: str = "false"  # an i1: whether A is read in place, where the launch alone tells it
+    left: Ring | None = None
     right: Ring | None = None
     sums: str = ""  # address of B's column sums, those of one slot after the other
     copy: Buffer | None = None  # of rows of A in another type
@@ -170,7 +174,7 @@ class _PrepackedDot:
         count, zero = em.alloca("i64"), em.alloca("i1", align=1)
         em.stmt(f"store i64 0, ptr {count}")
         em.stmt(f"store i1 {str(zero_start).lower()}, ptr {zero}")
-        store = only_store(start.loop.results[place])
+        store = k_loops.only_store(start.loop.results[place])
         if store is not None and not apply("store-fusion", op):
             store = None
         lo.state.plans.append(plan)
@@ -199,31 +203,41 @@ class _PrepackedDot:
             self.sums = scratch(lo, self.slots * n * 4)
 
         a_bytes, b_bytes = (m * k * t.storage_bytes, k * n * t.storage_bytes)
-        self.left = self._in_place(lo) or cache_operand(lo, op.a, trip, self.slots, a_bytes, left)
+
+        def copied() -> None:
+            self.left = cache_operand(lo, op.a, trip, self.slots, a_bytes, left)
+
+        self.placed, self.in_place = self._find_in_place(lo)
+        lo.em.choose(self.in_place, lambda: None, copied)
         self.right = cache_operand(lo, op.b, trip, self.slots, b_bytes, right)
-        converts = isinstance(self.left, InPlace) and elem_of(op.a.type) != t
-        if converts:
+        if self.placed is not None and elem_of(op.a.type) != t:
             rows = max(rows for rows, *_ in plan.rows)
             self.copy = lo.allocate(t, (rows, self.pitch))
-        where = {True: "shared", False: "packed"}
-        there = "converted by rows" if converts else "in place"
-        plan.placed["A"] = where[self.left.shared] if isinstance(self.left, Ring) else there
-        plan.placed["B"] = where[self.right.shared]
+        there = "in place" if self.copy is None else "converted by rows"
+        places = there if self.placed is not None else "", self.left.place if self.left else ""
+        plan.placed.update(A=", or ".join(filter(None, places)), B=self.right.place)
         finish_memo_buffers(lo)
 
-    def _in_place(self, lo: Lowering) -> InPlace | None:
-        """A where it lies, if its steps are one matrix that nothing writes to; perhaps of another type."""
+    def _find_in_place(self, lo: Lowering) -> tuple[InPlace | None, str]:
+        """A where it lies, perhaps of another type, if its steps are one matrix that nothing writes to. The i1 says
+        whether they are, which may depend on the step of the loop."""
         load, op, source = self.op.a.op, self.op, elem_of(self.op.a.type)
         if source == self.plan.t:
-            placed = left_in_place(lo, op.a, self.plan)
+            placed = operands.left_in_place(lo, op.a, self.plan)
         else:
-            placed = in_place(lo, op.a, source)
+            placed = operands.in_place(lo, op.a, source)
         if placed is None or not isinstance(load, LoadOp) or load.mask is not None:
-            return None
-        loop = self.start.loop
-        whole = placed.affine and step_stride(loop, load.ptr) == self.plan.k
-        pure = all(type(x) in TABLE or isinstance(x, ConstOp) for x in scalar_ops(loop))
-        return placed if whole and pure and constant_memory(lo, load.ptr) else None
+            return None, "false"
+        loop, k, condition = self.start.loop, self.plan.k, "true"
+        step = k_loops.constant(loop.step)
+        stride = partial(k_loops.step_stride, loop, load.ptr)
+        if step is None and source == self.plan.t and stride(None) != k:
+            step, condition = k, lo.em.op(f"icmp eq i64 {self.start.counter.step}, {k}")
+        whole = placed.affine and stride(step) == k
+        pure = all(type(x) in TABLE or isinstance(x, ConstOp) for x in k_loops.scalar_ops(loop))
+        if whole and pure and constant_memory(lo, load.ptr):
+            return placed, condition
+        return None, "false"
 
     @property
     def pitch(self) -> int:
@@ -242,19 +256,25 @@ class _PrepackedDot:
     def gemm(self, lo: Lowering, c: Buffer, zero: str, count: str) -> Gemm:
         """The multiplication of the `count` steps that are packed now."""
         em, plan = lo.em, self.plan
-        assert self.left is not None and self.right is not None
-        if isinstance(self.left, Ring):
-            first = em.here(f"load i64, ptr {self.left.first}")
-            offset = em.op(f"mul i64 {first}, {plan.k * plan.t.storage_bytes}")
-            a = self._rows(em.op(f"getelementptr i8, ptr {self.left.base}, i64 {offset}"))
-        else:
-            self.start.rewind(lo)
-            a = self.left
+        assert self.right is not None
+        a = self._left(lo)
         second = em.here(f"load i64, ptr {self.right.first}")
         b = self._panels(lo, self.right, second)
         if plan.path.bias:
             b = replace(b, bias=add_biases(lo, plan, self._sums_of(lo, second), count))
         return Gemm(plan, [(a, b, plan.k_groups)], c.ptr, zero, count)
+
+    def _left(self, lo: Lowering) -> Left:
+        em, plan, ring = lo.em, self.plan, self.left
+        if self.placed is not None:
+            self.start.rewind(lo)
+            if ring is None:
+                return self.placed
+        assert ring is not None
+        first = em.here(f"load i64, ptr {ring.first}")
+        offset = em.op(f"mul i64 {first}, {plan.k * plan.t.storage_bytes}")
+        rows = self._rows(em.op(f"getelementptr i8, ptr {ring.base}, i64 {offset}"))
+        return rows if self.placed is None else Either(self.in_place, self.placed, rows)
 
     def _rows(self, ptr: str) -> Packed:
         """Rows of A in the type of the dot, side by side for all steps."""
