@@ -1,5 +1,5 @@
-"""Times kernel calls, in ms: by CUDA events where torch drives a GPU, else by the host's clock around all that a call
-starts."""
+"""Times kernel calls, in ms: by CUDA events where torch drives a GPU, else by the host's clock from the start of a call
+until all its work is done."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RETURN_MODES = ("min", "max", "mean", "median", "all")
 
 
 def quantile(values: Sequence[float], q: Sequence[float]) -> list[float]:
-    """Quantiles by linear interpolation between the two nearest ranks."""
+    """Return quantiles by linear interpolation between the two nearest ranks."""
     ordered = sorted(values)
     found: list[float] = []
     for fraction in q:
@@ -33,7 +33,7 @@ def quantile(values: Sequence[float], q: Sequence[float]) -> list[float]:
 
 
 def summarize(times: Sequence[float], quantiles: Sequence[float] | None, return_mode: str) -> Any:
-    """A list of quantiles (one number if one was asked for), or what `return_mode` names."""
+    """Return a list of quantiles (one number if one was asked for), or what `return_mode` names."""
     if quantiles is not None:
         found = quantile(times, quantiles)
         return found[0] if len(found) == 1 else found
@@ -49,7 +49,7 @@ def summarize(times: Sequence[float], quantiles: Sequence[float] | None, return_
 
 
 def cuda_torch() -> Any | None:
-    """torch, if the program has loaded it and uses CUDA through it; never the cause of its import."""
+    """Return torch if the program has loaded it and uses CUDA through it; never import it."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return None
@@ -57,7 +57,7 @@ def cuda_torch() -> Any | None:
 
 
 def device_name() -> str:
-    """The hardware that timings taken now are true for."""
+    """Return the name of the hardware on which timings are taken now."""
     torch = cuda_torch()
     if torch is not None:
         return str(torch.cuda.get_device_name())
@@ -82,12 +82,12 @@ def do_bench(
     quantiles: Sequence[float] | None = None,
     return_mode: str = "mean",
 ) -> Any:
-    """The time of `fn()` in ms, measured for about `rep` ms after about `warmup` ms.
+    """Return the time of `fn()` in ms, measured for about `rep` ms after about `warmup` ms.
 
-    On a GPU every call is timed by itself, after its L2 was overwritten. On the host caches are left as the last call
-    left them. `quantiles` gives a list of them (a number for one); otherwise `return_mode` is one of "min", "max",
-    "mean", "median" and "all". Gradients of `grad_to_none` are dropped before each call. It raises AssertionError for
-    another mode.
+    On a GPU every call is timed separately, after the L2 cache was overwritten. On the host, caches stay as the last
+    call left them. `quantiles` asks for a list of them (a number for one); otherwise `return_mode` is one of "min",
+    "max", "mean", "median" and "all". Gradients of `grad_to_none` are dropped before each call. It raises
+    AssertionError for another mode.
 
     Example:
         >>> low, high = tessera.testing.do_bench(lambda: sum(range(1000)), warmup=1, rep=1, quantiles=[0.2, 0.8])
@@ -116,7 +116,7 @@ def _time_on_host(
 
     fn()
     cuda.finish()
-    # Few calls give the estimate when one call already outlasts the whole budget.
+    # A few calls are enough for the estimate if one call already exceeds the whole budget.
     first = once()
     estimate = first if first > rep else statistics.fmean(once() for _ in range(5))
     estimate = max(estimate, 1e-6)
@@ -167,7 +167,7 @@ def do_bench_cudagraph(
     quantiles: Sequence[float] | None = None,
     return_mode: str = "mean",
 ) -> Any:
-    """Time `fn()` in ms without its launch overhead: ten replays of a CUDA graph that holds many calls.
+    """Time `fn()` in ms without its launch overhead: replay a CUDA graph of many calls ten times.
 
     The graph fills about `rep` ms. Needs torch and a CUDA device (RuntimeError).
     """

@@ -29,13 +29,13 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
 
     `do_not_specialize` names parameters (by index or name) whose values never become part of the compiled code,
     `do_not_specialize_on_alignment` those whose divisibility by 16 does not. `debug` turns device asserts on.
-    `noinline` makes other kernels call the function instead of inlining it. `repr` gives the name of the compiled
+    `noinline` makes other kernels call the function instead of inlining it. `repr` returns the name of the compiled
     symbol, and `launch_metadata` adds to what launch hooks get.
 
     The first launch with arguments of new types compiles. `grid` is 1 to 3 ints, or a function of a dict of the
     arguments that returns them. A launch returns the CompiledKernel. It raises TypeError for missing arguments and, of
     the catalogue, `argument-type` for a value that no kernel takes, `unknown-option` for an unknown keyword, `launch`
-    for a grid that cannot be launched, and whatever the compiler says about the kernel.
+    for an invalid grid, and whatever error the compiler raises for the kernel.
 
     Example:
         >>> @tessera.jit
@@ -77,15 +77,15 @@ def autotune(
 ) -> Callable[[Any], Autotuner]:
     """Decorator: measure `configs` at the first launch for each set of `key` values, and launch the fastest.
 
-    configs: what to try; with one (or none) nothing is ever measured. key: names of parameters; a new value, or a new
-    element type of any array argument, tunes again. prune_configs_by: a dict with `early_config_prune(configs,
+    configs: what to try; with one (or none) nothing is ever measured. key: names of parameters; a new value of one, or
+    a new element type of any array argument, tunes again. prune_configs_by: a dict with `early_config_prune(configs,
     args_by_name, **kwargs)`, and `perf_model(**args)` (the estimated time) with `top_k` (a count, or a share of the
-    configs). reset_to_zero: array parameters that are zeroed before each trial. restore_value: array parameters that
-    are put back after each trial. pre_hook(args, reset_only=False) and post_hook(args, exception=None) replace those
-    two. warmup, rep: ms for each config. do_bench(call, quantiles=...): the stopwatch, which returns times in ms.
-    cache_results: keep timings on disk.
+    configs). reset_to_zero: array parameters to zero before each trial. restore_value: array parameters to restore
+    after each trial. pre_hook(args, reset_only=False) and post_hook(args, exception=None) replace the hooks that do so.
+    warmup, rep: ms for each config. do_bench(call, quantiles=...): the timer, which returns times in ms. cache_results:
+    keep timings on disk.
 
-    It raises `tuning-arguments` for configs, keys or hooks that cannot be, and `autotuner` where no config works.
+    It raises `tuning-arguments` for invalid configs, keys or hooks, and `autotuner` if no config works.
 
     Example:
         >>> configs = [tessera.Config({"BLOCK": b}, num_warps=1) for b in (8, 16)]

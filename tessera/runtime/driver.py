@@ -1,6 +1,6 @@
 """Registers the drivers, which load compiled kernels and launch them. One is active; by default the arguments choose.
 
-`driver.active` is the driver that was set, or the default one: CUDA where a device is, else the CPU.
+`driver.active` is the driver that was set, or the default one: CUDA if there is a device, else the CPU.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAKERS: dict[str, Callable[[], Driver]] = {
 
 @cache
 def driver_named(name: str) -> Driver:
-    """The driver "cpu", "cuda", "interpreter" or a plug-in's. NoDeviceError when its device is not there."""
+    """Return the driver "cpu", "cuda", "interpreter" or a plug-in's. NoDeviceError if its device is missing."""
     if name in _MAKERS:
         return _MAKERS[name]()
     offered = plugin(name)
@@ -47,7 +47,7 @@ def driver_named(name: str) -> Driver:
 
 
 class ActiveDriver:
-    """The `driver` object: `.active`, `.default`, and switching."""
+    """The class of the `driver` object: `.active`, `.default`, and functions that switch."""
 
     def __init__(self) -> None:
         self.chosen: Driver | None = None
@@ -84,7 +84,7 @@ class ActiveDriver:
         epoch.value += 1
 
     def for_arguments(self, args: Any) -> Driver:
-        """The driver that was set; else the one where the first array argument lies; else the default."""
+        """Return the driver that was set, else that of the memory of the first array argument, else the default."""
         fixed = self._for_all()
         if fixed is not None:
             return fixed
@@ -95,8 +95,8 @@ class ActiveDriver:
         return self.default
 
     def for_launch(self, pairs: Iterable[Any], values: Iterable[Any]) -> Driver:
-        """The driver of a launch with these specialised arguments: compile-time values have no say, whatever
-        attributes they have."""
+        """Return the driver of a launch with these specialised arguments. Compile-time values do not count, even if
+        they look like arrays."""
         run_time = (x for p, x in zip(pairs, values, strict=True) if p[0] != "constexpr")
         return self.for_arguments(run_time)
 
@@ -111,7 +111,7 @@ DRIVER_FOR.append(lambda target: driver_named(target.backend))
 
 
 def _after_fork() -> None:
-    epoch.value += 1  # the thread pools of the parent are not there any more
+    epoch.value += 1  # the parent's thread pools do not exist here
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,8 +1,8 @@
 """`@jit` makes a launchable kernel of a Python function: it binds and specialises arguments, looks up compiled code and
 launches it.
 
-A launch that was seen before runs in native code (`native/`); the rest of this file is the complete path, which
-also prepares that.
+Native code (`native/`) runs a launch that was seen before; the rest of this file is the complete path, which also
+prepares native launches.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def compile(
     """Compile a kernel without launching it, through the disk cache.
 
     `src` is an ASTSource (the kernel, its signature, constants and attributes) or the path of an IR file (`.tir`,
-    `.gir`, `.llir`, `.ptx`; `.ttir` and `.ttgir` are accepted); `target` a GPUTarget, by default the active driver's;
-    `options` are launch options. The result is a CompiledKernel, whose `asm` holds the text of each level. It raises
-    what the compiler says about the kernel, and `unknown-option` for an unknown option.
+    `.gir`, `.llir`, `.ptx`; `.ttir` and `.ttgir` are accepted). `target` is a GPUTarget, by default the active
+    driver's; `options` are launch options. The result is a CompiledKernel, whose `asm` holds the text of each level. It
+    raises the errors that the compiler finds in the kernel, and `unknown-option` for an unknown option.
 
     Example:
         >>> from tessera.compiler import ASTSource
@@ -110,15 +110,15 @@ class JITFunction(JITCallable, KernelInterface):
         # The name of the compiled symbol, from a specialisation.
         self.repr: Callable[[Any], str] = repr if repr is not None else lambda _: fn.__name__
         self.device_caches = DeviceCaches(self)
-        self._built = ""  # the key of what is in those
+        self._built = ""  # the key of their contents
         self._bind: Any = None
         self._fast: FastPath | None = None
-        self._unhooked: FastPath | None = None  # of launches whose pre-run hooks have run
+        self._unhooked: FastPath | None = None  # for launches whose pre-run hooks have run
         self._native: Any = None
         self._interpret = knobs.runtime.interpret
 
     def __getstate__(self) -> dict[str, object]:
-        """What describes the kernel. The function, its module's globals and all that was compiled stay behind."""
+        """Return what describes the kernel, without the function, its module's globals and all that was compiled."""
         kept = {k: v for k, v in self.__dict__.items() if k not in _UNPICKLED}
         kept.update(
             params=self.params, source=self.source.without_tree(), fn=None, __globals__=None
@@ -150,7 +150,7 @@ class JITFunction(JITCallable, KernelInterface):
         return self is other
 
     def add_pre_run_hook(self, hook: Callable[..., None]) -> None:
-        """`hook(*args, **kwargs)` runs before every launch."""
+        """Make `hook(*args, **kwargs)` run before every launch."""
         self.pre_run_hooks.append(hook)
 
     @property
@@ -176,18 +176,19 @@ class JITFunction(JITCallable, KernelInterface):
                 )
                 raise CompilationError(f"{p.name} marked as constexpr and listed in {which}")
 
-    # Tools that take kernels apart look for these names.
+    # Tools that inspect kernels look for these names.
     ASTSource = ASTSource
     CompiledKernel = CompiledKernel
     compile = staticmethod(compile)
 
     # --- the two ways of a launch ------------------------------------------------------------------------------
     def __getitem__(self, grid: object) -> Callable[..., Any]:
-        """`kernel[grid](*args, **options)`; the grid is a sequence of 1 to 3 ints, or a callable giving one."""
+        """Return `kernel[grid]`, to be called with (*args, **options). `grid`: 1 to 3 ints, or a callable that returns
+        them."""
         native = self._native or self._start_native()
         try:
             return MethodType(native, grid)  # binds like a partial, in three quarters of its time
-        except TypeError:  # None, which the launch explains
+        except TypeError:  # None, which the launch reports
             return partial(native, grid)
 
     def run(
@@ -200,7 +201,7 @@ class JITFunction(JITCallable, KernelInterface):
         return (self._native or self._start_native())(grid, *args, **kwargs)
 
     def _start_native(self) -> Any:
-        """Make the builtin function that launches; its first call of each kind comes back to `_launch`."""
+        """Make the builtin function that launches; its first call of each kind is passed on to `_launch`."""
 
         def complete(
             key: bytes | None, grid: object, /, *args: object, **kwargs: object
@@ -228,14 +229,14 @@ class JITFunction(JITCallable, KernelInterface):
         return self._native
 
     def _run_hooks(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        """Call the pre-run hooks, as the launch will see options."""
+        """Call the pre-run hooks with the options as the launch will see them."""
         debug = bool(kwargs.get("debug", self.debug) or knobs.runtime.debug)
         about = {"debug": debug, "instrumentation_mode": knobs.compilation.instrumentation_mode}
         for hook in self.pre_run_hooks:
             hook(*args, **{**kwargs, **about})
 
     def forget_fast_path(self) -> None:
-        """Send the next launches through Python, where caches are looked up and hooks called."""
+        """Send the next launches through Python, which looks up caches and calls hooks."""
         for path in (self._fast, self._unhooked):
             if path is not None:
                 path.clear()
@@ -299,7 +300,7 @@ class JITFunction(JITCallable, KernelInterface):
     def _overlapping(
         self, cache: dict[Any, Any], pairs: Any, options: dict[str, Any], target: GPUTarget, device: int
     ) -> Any:  # fmt: skip
-        """The build of a kernel that assumes nothing of its arrays; None if a hook vetoed it."""
+        """Return a build of the kernel that does not assume disjoint arrays; None if a hook vetoed it."""
         options = {**options, "may_overlap": True}
         key = launch_key(pairs, options)
         found = cache.get(key)
@@ -335,9 +336,9 @@ class JITFunction(JITCallable, KernelInterface):
         self, key: bytes | None, values: Any, prepared: Prepared, options: dict[str, Any], kernel: CompiledKernel,
         on: Driver, device: int,
     ) -> None:  # fmt: skip
-        """Let native code do the next such launch, if nothing but the launch itself is to be done."""
+        """Let native code run the next such launch, unless more than the launch itself is to be done."""
         array_types().learn_numbers((*values, *options.values()))
-        if key is None:  # an argument of an unknown type: perhaps it can be learnt
+        if key is None:  # an argument of an unknown type, which may be learnable
             array_types().learn_numpy()
             for x in arrays_in(values):
                 array_types().learn(x)
@@ -361,12 +362,12 @@ class JITFunction(JITCallable, KernelInterface):
             )
 
     def _functions(self, values: tuple[object, ...]) -> list[JITCallable]:
-        """The kernel, and the jitted functions that it is given."""
+        """Return the kernel, and the jitted functions among its arguments."""
         return [self, *(x for x in values if isinstance(x, JITCallable))]
 
     def _refresh(self, values: tuple[object, ...]) -> None:
-        """Drop what was compiled with other functions, classes, attributes of modules or knobs than there are now.
-        Raises ChangedGlobal if a captured constant has changed."""
+        """Drop what was compiled with functions, classes, attributes of modules or knobs that have changed since. Raise
+        ChangedGlobal if a captured constant has changed."""
         self.device_caches.renew()
         for fn in self._functions(values):
             fn.renew()
@@ -384,7 +385,7 @@ class JITFunction(JITCallable, KernelInterface):
         check_fit(self._source(pairs), target, options)
 
     def _source(self, pairs: Any) -> ASTSource:
-        """What is compiled for specialised arguments."""
+        """Return the source to compile for specialised arguments."""
         kinds, keys = tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
         constants, attrs = constants_and_attrs(kinds, keys)
         signature = dict(zip(self.arg_names, kinds, strict=True))
@@ -429,7 +430,7 @@ class JITFunction(JITCallable, KernelInterface):
 
     def preload(self, data: str) -> Any:
         """Compile (or fetch from the cache) the kernel that `data` describes: the field `specialization_data` that
-        cache hooks get. RuntimeError if it is of another kernel or target."""
+        cache hooks get. RuntimeError if it describes another kernel or target."""
         on = driver.active
         target, device = on.get_current_target(), on.get_current_device()
         name = f"{self.module}.{self.__qualname__}"

@@ -1,14 +1,14 @@
 """Tells which arrays of a launch alias each other: the CPU back end moves loads past stores through another argument.
 
-Such code is right where the two arrays do not alias or, where indices are equal, are one and the same. The relations of
-all pairs of a launch's pointers make a number, two bits a pair in the order (0, 1), (0, 2), (1, 2), (0, 3)…: SAME
-start, or PARTLY overlapping memory. The number is part of the key of native launches; their code
-(native/aliasing) computes it too, but asks here about tensors that overlap if they start at the beginnings of their
-storages.
+Such code is right if the two arrays do not alias, or if they are the same array and the indices are equal. The
+relations of all pairs of a launch's pointers are encoded in one number with two bits for each pair, in the order
+(0, 1), (0, 2), (1, 2), (0, 3)…: SAME start, or PARTLY overlapping memory. The number is part of the key of native
+launches. Their code (native/aliasing) computes it too, but calls this module for tensors that overlap if they start at
+the beginnings of their storages.
 
 The memory of an array is taken to go from its address to the end of its storage, since a kernel may leave the view that
-it was given: two views of one array at different addresses overlap partly even where they are disjoint. Of a raw
-address only the start is known: a kernel may access any memory behind it.
+it was given: two views of one array at different addresses overlap partly even where they are disjoint. Only the start
+of a raw address is known: a kernel may access any memory behind it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tessera.runtime.arguments.dlpack import memory_of, speaks_dlpack
 from tessera.runtime.arguments.tensors import address_of, is_numpy
 
 SAME, PARTLY = 1, 2
-MOST_PAIRS = 28  # pairs with bits of their own; the last two bits serve all others
-AT_MOST = 1 << 61  # native code's mark of a size that is a bound
+MOST_PAIRS = 28  # pairs with bits of their own; all others share the last two bits
+AT_MOST = 1 << 61  # the flag by which native code marks a size as an upper bound
 UNKNOWN = 1 << 62  # bytes behind an address whose storage is unknown
 
 
 def memory_range(x: Any) -> tuple[int, int]:
-    """The memory of an argument: (address of element 0, bytes from there to the end of the storage)."""
+    """Return the memory of an argument: (address of element 0, bytes from there to the end of the storage)."""
     if isinstance(x, int):
         return x, UNKNOWN
     if is_numpy(x):
@@ -48,13 +48,13 @@ def memory_range(x: Any) -> tuple[int, int]:
 
 
 def _array_below(x: Any) -> Any:
-    """The array that a NumPy array is a view of, also where an object that only keeps it stands between."""
+    """Return the array that a NumPy array is a view of, even if another object that keeps it alive stands between."""
     base = x.base if is_numpy(x.base) else getattr(x.base, "base", None)
     return base if is_numpy(base) else None
 
 
 def span(x: Any) -> int:
-    """Bytes from the first element of a NumPy array to the end of its last one in memory."""
+    """Return the bytes from the first element of a NumPy array to the end of its last one in memory."""
     if x.flags.c_contiguous or x.size == 0:
         return x.nbytes
     steps = (max(0, (n - 1) * s) for n, s in zip(x.shape, x.strides, strict=True))
@@ -68,8 +68,9 @@ def _address(x: Any) -> int:
 def relations(
     arrays: Iterable[object], range_of: Callable[[Any], tuple[int, int]] = memory_range
 ) -> int:
-    """How the pointers of a launch overlap, two bits for each pair in the order of parameters. `arrays` may be ints:
-    addresses."""
+    """Return how the pointers of a launch overlap, two bits for each pair in the order of parameters.
+
+    `arrays` may contain addresses as ints."""
     bits, pair = 0, 0
     seen: list[tuple[int, int]] = []
     for x in arrays:

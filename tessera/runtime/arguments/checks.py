@@ -1,10 +1,10 @@
 """Checks the arrays of a launch before it runs: those without memory, read-only ones, strided ones.
 
-A kernel gets of an array the address of its first element. So it writes to arrays that NumPy would protect, and takes
-strided ones for consecutive elements; torch's kernels are used to getting strides as arguments, NumPy's users are not.
-A launch is refused where the kernel stores to an array that must not change (`metadata.written` names its arguments),
-and where consecutive elements would leave the array's memory; of other strided arrays whose strides are no argument
-there is one warning, or in a checked launch an error.
+A kernel gets only the address of an array's first element. So it can write to arrays that NumPy would protect, and it
+reads a strided array as if its elements were consecutive; users of torch pass strides as arguments, users of NumPy do
+not. A launch is refused if the kernel stores to an array that must not change (`metadata.written` lists such
+arguments), or if that many consecutive elements would leave the array's memory. For other strided arrays whose strides
+are not passed there is one warning, or an error in a checked launch.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from tessera.runtime.arguments.dlpack import in_order, memory_of, speaks_dlpack
 from tessera.runtime.arguments.tensors import TensorWrapper, is_numpy, itemsize_of
 from tessera.utilities import number, stacklevel_of_caller
 
-# Libraries whose arrays never change, by the first part of their modules' names; DLPack does not tell of all of them.
+# Libraries whose arrays never change, by the first part of their modules' names; DLPack does not mark all of them.
 IMMUTABLE = {"jax": "JAX", "jaxlib": "JAX", "tensorflow": "TensorFlow"}
 
 
 class StridedArgumentWarning(UserWarning):
-    """A kernel gets a strided array and none of its strides."""
+    """A kernel gets a strided array but none of its strides."""
 
 
 class Strided(NamedTuple):
-    """An array that is not in C order; strides in elements, `None` where one is no multiple of an element."""
+    """An array that is not in C order; strides in elements, `None` if one is not a multiple of the element size."""
 
     shape: tuple[int, ...]
     strides: tuple[int | None, ...]
-    nbytes: int  # of as many consecutive elements as it has
+    nbytes: int  # if its elements were consecutive
 
 
 # --- single arrays -------------------------------------------------------------------------------------------------
 def why_read_only(x: object) -> str | None:
-    """Why an array must not be written, as the end of a sentence; None if it may be."""
+    """Return why an array must not be written, as the end of a sentence; None if it may be."""
     if isinstance(x, (TensorWrapper, TensorDescriptor)):
         return why_read_only(x.base)
     if is_numpy(x):
@@ -48,7 +48,7 @@ def why_read_only(x: object) -> str | None:
     if library is not None:
         return f"is immutable, as all arrays of {library}"
     if hasattr(x, "data_ptr"):
-        return None  # torch's may always be written; asked for their interface, those with a gradient raise
+        return None  # always writable; those with a gradient raise if asked for the interface
     for protocol in ("__array_interface__", "__cuda_array_interface__"):
         interface = getattr(x, protocol, None)
         if interface is not None:
@@ -60,8 +60,8 @@ def why_read_only(x: object) -> str | None:
 
 
 def strided(x: object) -> Strided | None:
-    """How the elements of an array lie if not in C order, one behind the other. None for those that do, and for torch's
-    tensors: their kernels ask for strides."""
+    """Return the layout of an array that is not in C order. None for arrays in C order and for torch's tensors, whose
+    kernels take strides as arguments."""
     if isinstance(x, TensorWrapper):
         return strided(x.base)
     if is_numpy(x):
@@ -94,17 +94,18 @@ def _strided(shape: Sequence[int], steps: Sequence[int], itemsize: int) -> Strid
 def check_launch(
     fn: Any, kernel: Any, kinds: Sequence[Any], values: Sequence[Any], args: Sequence[Any], checked: bool
 ) -> None:  # fmt: skip
-    """The checks of a launch of the kernel function `fn`: all its arguments, and those of run time."""
+    """Check all arguments of a launch of the kernel function `fn`, then those of run time."""
     names = fn.arg_names
     check_memory(kernel, lambda: names_of(names, kinds, values), args)
     check_strides(fn.__name__, names, values, checked, _warned.setdefault(fn.cache_key, set()))
 
 
-_warned: dict[str, set[str]] = {}  # by kernel function → parameters that there was a warning of
+_warned: dict[str, set[str]] = {}  # by kernel function → parameters already warned about
 
 
 def check_memory(kernel: Any, names: Callable[[], Sequence[str]], args: Sequence[Any]) -> None:
-    """MissingMemory or ReadOnlyArgument for run-time arguments that the kernel cannot take; `names()`: their names."""
+    """Raise MissingMemory or ReadOnlyArgument for run-time arguments that the kernel cannot take; `names()`: their
+    names."""
     kinds = kernel.metadata.args
     written: set[int] = set(getattr(kernel.metadata, "written", ()))
     for i, (x, kind) in enumerate(zip(args, kinds)):
@@ -124,7 +125,7 @@ def _kind_of(x: object) -> str:
 
 
 def _missing(x: Any) -> str | None:
-    """Where a tensor with elements but no memory says to be; None for others."""
+    """Return where a tensor with elements but no memory claims to be; None for others."""
     storage = getattr(x, "untyped_storage", None)
     if storage is None or x.data_ptr() != 0 or storage().nbytes() <= 0:
         return None
@@ -133,7 +134,7 @@ def _missing(x: Any) -> str | None:
 
 
 def names_of(params: Sequence[str], kinds: Sequence[Any], values: Sequence[Any]) -> list[str]:
-    """How the user calls the run-time arguments: `x`, `x[0]` of a tuple, `x` for all parts of a descriptor."""
+    """Return the user's names of the run-time arguments: `x`, `x[0]` of a tuple, `x` for all parts of a descriptor."""
     found: list[str] = []
     for name, kind, x in zip(params, kinds, values):
         if isinstance(kind, tuple):
@@ -146,7 +147,7 @@ def names_of(params: Sequence[str], kinds: Sequence[Any], values: Sequence[Any])
 
 
 def explained(*values: object) -> bool:
-    """Whether of each strided array among the arguments a stride is among them, too. The usual case takes few steps."""
+    """Whether each strided array comes with one of its strides among the arguments. The usual case takes few steps."""
     ints = [x for x in values if type(x) is int]
     for x in values:
         if type(x) is not int and not _is_told(x, ints):
@@ -156,7 +157,7 @@ def explained(*values: object) -> bool:
 
 
 def _is_told(x: object, ints: Sequence[int]) -> bool:
-    """Whether an argument is a number, or an array of NumPy's in order or with one of its strides among `ints`."""
+    """Whether an argument is a number, or a NumPy array that is in C order or has one of its strides among `ints`."""
     if not is_numpy(x):
         return x is None or isinstance(x, (int, float))
     size = x.itemsize
@@ -169,8 +170,8 @@ def _is_told(x: object, ints: Sequence[int]) -> bool:
 def check_strides(
     kernel: str, params: Sequence[str], values: Sequence[object], checked: bool, warned: set[str]
 ) -> None:
-    """StridedArgument, or the first time a warning, for arrays whose strides the kernel is not told; `warned` takes the
-    parameters."""
+    """Raise StridedArgument, or warn the first time, for arrays whose strides the kernel does not get; `warned`
+    collects the parameters."""
     passed: set[int] | None = None
     for name, x in zip(params, values, strict=True):
         for at, array, where in _all_strided(name, (x,)):
@@ -196,7 +197,7 @@ def _shown(strides: Iterable[int | None]) -> str:
 
 
 def _all_strided(name: str, values: Iterable[object]) -> list[tuple[str, Strided, object]]:
-    """(name, layout, array) of the strided arrays, in tuples too; descriptors carry their strides with them."""
+    """Return (name, layout, array) of the strided arrays, also those in tuples; descriptors carry their own strides."""
     found: list[tuple[str, Strided, object]] = []
     for x in values:
         if x is None or isinstance(x, (int, float, str)):
@@ -223,6 +224,6 @@ def _numbers(values: Iterable[object]) -> set[int]:
 
 
 def _is_passed(array: Strided, passed: set[int]) -> bool:
-    """Whether a stride is among the numbers, of those that say how the elements lie."""
+    """Whether one of the strides that determine where elements lie is among the numbers."""
     telling = {s for s, n in zip(array.strides, array.shape, strict=True) if n > 1 and s != 1}
     return bool((telling or {1}) & passed)

@@ -9,16 +9,16 @@ from typing import Any
 from tessera import dtypes
 from tessera.runtime.arguments.tensors import address_of, element_type, itemsize_of, strides_of
 
-ALIGNMENT = 16  # bytes; what the TMA unit needs of the base and of every outer stride
-TRACED = {"FakeTensor", "FunctionalTensor"}  # torch.compile's stand-ins, which have no address
+ALIGNMENT = 16  # bytes; what TMA requires of the base and of every outer stride
+TRACED = {"FakeTensor", "FunctionalTensor"}  # torch.compile's placeholders, which have no address
 
 
 @dataclass
 class TensorDescriptor:
-    """`base` as an array of `shape` with `strides` (in elements), read and written in blocks of `block_shape`.
+    """A view of `base` with `shape` and `strides` (in elements), read and written in blocks of `block_shape`.
 
     There are 1 to 5 dimensions, and the last stride is 1. Elements outside of `shape` read as `padding` ("zero" or
-    "nan"). With `round_f32_to_tf32` loads and gathers give fp32 numbers with 10 bits of mantissa: the nearest, ties to
+    "nan"). With `round_f32_to_tf32` loads and gathers round fp32 numbers to 10 bits of mantissa: to nearest, ties to
     even. `TensorDescriptor.from_tensor(tensor, block_shape)` takes shape and strides from the array. It raises
     AssertionError when the array cannot be described.
 
@@ -84,6 +84,6 @@ class TensorDescriptor:
         padding: str = "zero",
         round_f32_to_tf32: bool = False,
     ) -> TensorDescriptor:
-        """The whole of `tensor` (torch, NumPy, cupy) with its own shape and strides."""
+        """Describe the whole of `tensor` (torch, NumPy, cupy) with its own shape and strides."""
         shape, strides = list(tensor.shape), list(strides_of(tensor))
         return TensorDescriptor(tensor, shape, strides, block_shape, padding, round_f32_to_tf32)

@@ -1,4 +1,4 @@
-"""Makes arrays of any library that supports DLPack (jax, tensorflow, paddle, mxnet …) kernel arguments."""
+"""Lets arrays of any library that supports DLPack (jax, tensorflow, paddle, mxnet …) be kernel arguments."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tessera.errors import SpecializationError
 CPU_DEVICES = (1, 3)  # host, pinned host
 CUDA_DEVICES = (2, 13)  # CUDA, CUDA managed
 KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
-VERSION = (1, 0)  # the newest that is read here
+VERSION = (1, 0)  # the newest version that this module reads
 READ_ONLY = 1  # a flag of versioned capsules
-LEGACY_STREAM = 1  # of the consumer: the library makes its default stream's work visible to it
+LEGACY_STREAM = 1  # as the consumer's stream: the library orders its pending work before it
 
 
 class DLTensor(ctypes.Structure):
@@ -48,7 +48,7 @@ class Versioned(ctypes.Structure):
 
 
 class Memory(NamedTuple):
-    """What a kernel needs to know of an array. The array's owner must outlive the use of `address`."""
+    """The facts about an array that a kernel needs. The array's owner must outlive the use of `address`."""
 
     address: int
     dtype: str  # as NumPy spells it; "bfloat16"
@@ -56,7 +56,7 @@ class Memory(NamedTuple):
     on_cuda: bool
     read_only: bool = False
     shape: tuple[int, ...] = ()
-    strides: tuple[int, ...] | None = None  # in elements; None: in C order, one behind the other
+    strides: tuple[int, ...] | None = None  # in elements; None: C order
 
 
 def speaks_dlpack(x: object) -> bool:
@@ -71,7 +71,7 @@ def on_cuda(x: Any) -> bool:
 
 
 def memory_of(x: Any) -> Memory:
-    """Address, element type and size of an array. SpecializationError for a device or type that kernels lack."""
+    """Return address, element type and size of an array. SpecializationError for a device or type that kernels lack."""
     kind = int(x.__dlpack_device__()[0])
     if kind not in (*CPU_DEVICES, *CUDA_DEVICES):
         raise SpecializationError(type=f"{type(x).__name__} on DLPack device {kind}")
@@ -87,7 +87,7 @@ def memory_of(x: Any) -> Memory:
         )
     dtype = "bool" if name == "bool" else f"{name}{tensor.bits}"
     address = (tensor.data or 0) + tensor.byte_offset
-    # The capsule was not consumed: its destruction gives the export back, the array itself keeps the memory.
+    # Nothing consumed the capsule: destroying it ends the export, and the array itself keeps the memory alive.
     if strides is not None and in_order(shape, strides):
         strides = None
     if strides is not None:
@@ -98,8 +98,8 @@ def memory_of(x: Any) -> Memory:
 
 
 def in_order(shape: Sequence[int], strides: Sequence[int], element: int = 1) -> bool:
-    """Whether elements lie one behind the other in C order; extents of 1 have no say. Strides in units of which an
-    element takes `element`."""
+    """Whether elements are contiguous in C order; dimensions of extent 1 do not count. `element` is the size of an
+    element in the unit of the strides."""
     expected = element
     for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
         if extent > 1 and stride != expected:
@@ -109,15 +109,15 @@ def in_order(shape: Sequence[int], strides: Sequence[int], element: int = 1) -> 
 
 
 def _export(x: Any, about: dict[str, Any]) -> Any:
-    """The capsule of an array; a versioned one, which also tells whether it may be written, where there is one."""
+    """Return the capsule of an array: if possible a versioned one, which also says whether it may be written."""
     try:
         return x.__dlpack__(**about, max_version=VERSION)
-    except TypeError:  # of a library that exports the first version only
+    except TypeError:  # a library that exports the first version only
         return x.__dlpack__(**about)
 
 
 def _opened(capsule: object) -> tuple[DLTensor, int]:
-    """The tensor in a capsule, and its flags."""
+    """Return the tensor in a capsule, and its flags."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
     is_versioned = ctypes.pythonapi.PyCapsule_IsValid

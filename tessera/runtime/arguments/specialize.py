@@ -1,9 +1,8 @@
 """Computes signature types and specialisation keys from launch arguments.
 
-Each argument gives a pair (type string, key): a "constexpr" key is the value itself, which the kernel is compiled
-for; "D" says that an integer or address is divisible by 16, "W" that the storage behind an array holds so many
-elements that 32 bits do not count them. Pairs are shared objects, so that building and comparing
-the key of a launch stays cheap.
+Each argument gives a pair (type string, key). A "constexpr" key is the value itself, for which the kernel is compiled.
+"D" says that an integer or address is divisible by 16, "W" that the storage behind an array holds more elements than
+32-bit offsets can reach. Pairs are shared objects, so that building and comparing the key of a launch stays cheap.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _FLOAT: Pair = ("fp32", None)
 _INT = {width: ((width, ""), (width, "D")) for width in ("i32", "i64", "u64")}
 _POINTER: dict[tuple[object, bool, bool], Pair] = {}  # (dtype of the array, aligned, wide) → pair
 _DESCRIPTOR: dict[object, Pair] = {}  # (dtype, block, padding, rounding) → pair
-WIDE = 1 << 31  # elements of a storage from which on offsets need 64 bits
+WIDE = 1 << 31  # elements of a storage from which offsets need 64 bits
 
 
 def _int_width(x: int) -> str:
@@ -66,7 +65,7 @@ def _pointer(kind: object, address: int, storage_bytes: int) -> Pair:
 
 
 def address_of_array(x: Any) -> int:
-    """Address of a NumPy array, of an object of an array interface or of one that speaks DLPack."""
+    """Return the address of a NumPy array, of an object with an array interface or of one that supports DLPack."""
     if is_numpy(x):
         return x.__array_interface__["data"][0]
     if not hasattr(x, "__cuda_array_interface__"):
@@ -79,7 +78,7 @@ def _array(x: Any) -> Pair:
 
 
 def storage_bytes(x: Any) -> int:
-    """Size of the memory that an array is a view of; of the array itself where its library does not tell."""
+    """Return the size of the memory that an array is a view of, or of the array itself if its library does not say."""
     if hasattr(x, "untyped_storage"):
         return x.untyped_storage().nbytes()
     while getattr(x, "base", None) is not None and hasattr(x.base, "nbytes"):
@@ -121,7 +120,7 @@ _HANDLERS: dict[type, Callable[[Any], Pair]] = {
 
 
 def specialize(x: object) -> Pair:
-    """(type, key) of one argument under the default rules. TypeError for what a kernel cannot take."""
+    """Return (type, key) of one argument under the default rules. TypeError for what a kernel cannot take."""
     handler = _HANDLERS.get(type(x))
     if handler is None:
         handler = _HANDLERS[type(x)] = _handler_for(x)
@@ -155,7 +154,7 @@ def _handler_for(x: object) -> Callable[[Any], Pair]:
 
 
 def specializer(param: KernelParam) -> Callable[[Any], Pair]:
-    """How arguments of one parameter are specialised: its annotation and do_not_specialize lists decide."""
+    """Return the function that specialises a parameter's arguments, as its annotation and options decide."""
     if param.is_constexpr:
         return lambda x: ("constexpr", constant(x.value if isinstance(x, constexpr) else x))
     if param.annotation_type:
@@ -172,17 +171,17 @@ def specializer(param: KernelParam) -> Callable[[Any], Pair]:
 def specialize_argument(
     x: object, is_const: bool = False, specialize_value: bool = True, align: bool = True
 ) -> Pair:
-    """(type, key) of an argument for a parameter with these properties."""
+    """Return (type, key) of an argument for a parameter with these properties."""
     return _restricted(x, not specialize_value, not align, is_const)
 
 
 def mangle_type(x: object) -> str:
-    """The type of an argument in a signature, its value left aside: "i32" for 1."""
+    """Return the type of an argument in a signature, regardless of its value: "i32" for 1."""
     return _restricted(x, fixed=True)[0]
 
 
 def type_of_string(name: str, const: object = None) -> Any:
-    """The language type that a signature's type string means: "*fp32", "i64"."""
+    """Return the language type that a signature's type string means: "*fp32", "i64"."""
     return parse_scalar_type(name)
 
 
@@ -207,7 +206,7 @@ def _annotated_pointer(kind: str, x: object) -> Pair:
 
 
 def constant(x: object) -> Any:
-    """A compile-time value, with Python's numbers in place of NumPy's, in tuples too."""
+    """Return a compile-time value with Python's numbers in place of NumPy's, also in tuples."""
     return tuple(map(constant, cast("tuple[object, ...]", x))) if type(x) is tuple else number(x)
 
 
@@ -230,7 +229,7 @@ def _restricted(x: object, fixed: bool, unaligned: bool = False, const: bool = F
 def constants_and_attrs(
     kinds: Any, keys: Any, path: tuple[int, ...] = ()
 ) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    """Compile-time values and divisibility attributes by index path, through tuples."""
+    """Return compile-time values and divisibility attributes by index path, also those in tuples."""
     constants: dict[Any, object] = {}
     attrs: dict[Any, Any] = {}
     for i, (kind, key) in enumerate(zip(kinds, keys, strict=True)):
@@ -252,7 +251,7 @@ def constants_and_attrs(
 
 
 def flatten_runtime(kinds: Any, values: Any) -> list[Any]:
-    """The arguments that reach the binary: constants dropped, tuples flattened, arrays as addresses."""
+    """Return the arguments that the binary takes: constants dropped, tuples flattened, arrays as addresses."""
     found: list[Any] = []
     for kind, x in zip(kinds, values, strict=True):
         if kind == "constexpr":
@@ -267,5 +266,5 @@ def flatten_runtime(kinds: Any, values: Any) -> list[Any]:
 
 
 def flatten_descriptor(x: TensorDescriptor) -> list[Any]:
-    """A descriptor travels as base, extents (int32) and strides (int64)."""
+    """Return a descriptor as the binary takes it: base, extents (int32) and strides (int64)."""
     return [x.base, *map(int, x.shape), *map(int, x.strides)]

@@ -1,4 +1,4 @@
-"""Provides stand-ins and typed views for kernel arguments, over any array library."""
+"""Provides placeholders and typed views for kernel arguments, over any array library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def numpy() -> Any:
-    """NumPy, imported at the first use: that takes longer than the import of tessera."""
+    """Return NumPy, imported at first use because its import takes longer than that of tessera."""
     return importlib.import_module("numpy")
 
 
@@ -24,12 +24,12 @@ def is_numpy(array: object) -> TypeGuard[NDArray[Any]]:
 
 
 def element_type(dtype: object) -> dtypes.dtype | None:
-    """Our dtype for a dtype of NumPy, torch, jax or tessera; None when it is no element type of ours."""
+    """Return our dtype for a dtype of NumPy, torch, jax or tessera; None if we have no such element type."""
     return dtype if isinstance(dtype, dtypes.dtype) else dtypes.by_array_name(str(dtype))
 
 
 def address_of(array: Any) -> int:
-    """The address of element 0. TypeError when `array` is no array."""
+    """Return the address of element 0. TypeError if `array` is not an array."""
     if hasattr(array, "data_ptr"):
         return array.data_ptr()
     if is_numpy(array):
@@ -41,7 +41,7 @@ def address_of(array: Any) -> int:
 
 
 def strides_of(array: Any) -> tuple[int, ...]:
-    """Strides in elements."""
+    """Return the strides in elements."""
     if callable(getattr(array, "stride", None)):
         return tuple(array.stride())
     size = array.dtype.itemsize
@@ -69,7 +69,7 @@ class MockTensor:
 
     @staticmethod
     def wrap_dtype(arg: object) -> Any:
-        """A torch.dtype becomes a MockTensor of that type; anything else stays as it is."""
+        """Return a MockTensor of that type for a torch.dtype; anything else stays as it is."""
         given: object = arg
         kind = type(given)
         if kind.__name__ == "dtype" and kind.__module__ == "torch":
@@ -96,7 +96,7 @@ class MockTensor:
 
 
 class TensorWrapper:
-    """The memory of `base` seen as elements of `dtype`; nothing is converted. Made by `reinterpret`.
+    """The memory of `base` read as elements of `dtype`; nothing is converted. `reinterpret` makes it.
 
     This is how bf16 and fp8 reach a kernel from NumPy, which has no such types: the bits are in a uint16 or uint8
     array. `shape` and strides are those of `base`.
@@ -120,7 +120,7 @@ class TensorWrapper:
 
     @data.setter
     def data(self, value: Any) -> None:
-        """Take the memory of `value`, an array or another view; the element type stays."""
+        """Use the memory of `value`, an array or another view; the element type stays."""
         self.base = value.base if isinstance(value, TensorWrapper) else value
         self.shape = self.base.shape
         self.device = getattr(self.base, "device", "cpu")
@@ -169,12 +169,12 @@ class TensorWrapper:
 
 
 def _same(array: object, method: str, *args: object) -> Any:
-    """`array.method(*args)`; a NumPy array is on the host already."""
+    """Return `array.method(*args)`; a NumPy array is on the host already and is returned as it is."""
     return array if is_numpy(array) else getattr(array, method)(*args)
 
 
 def reinterpret(tensor: Any, dtype: Any) -> Any:
-    """The memory of `tensor` as elements of `dtype`, of equal size; `tensor` itself if it has that type.
+    """Return the memory of `tensor` as elements of `dtype`, of equal size; `tensor` itself if it has that type.
 
     It raises TypeError for anything but an array.
 
@@ -195,7 +195,7 @@ def reinterpret(tensor: Any, dtype: Any) -> Any:
     raise TypeError(f"Cannot reinterpret a {type(tensor)}.")
 
 
-# --- what tuning and timing need from an array, whichever library made it --------------------------------
+# --- what tuning and timing need from an array of any library --------------------------------------------
 
 
 def fill_zero(array: Any) -> None:
@@ -217,7 +217,7 @@ def copy_into(target: Any, source: Any) -> None:
 
 
 def to_numpy(x: Any) -> Any:
-    """Values on the host as a NumPy array; bf16 becomes float32 (exactly), fp8 needs torch."""
+    """Return the values as a NumPy array on the host; bf16 becomes float32 (exactly), fp8 needs torch."""
     if isinstance(x, TensorWrapper):
         if element_type(x.dtype) is dtypes.bfloat16:
             np = numpy()
@@ -239,13 +239,13 @@ def to_numpy(x: Any) -> Any:
     return numpy().asarray(x)
 
 
-# How far results of two right kernels may lie apart, as a share of the largest magnitude: sums in another order.
+# How far the results of two correct kernels may differ, relative to the largest magnitude: sums may be reordered.
 TOLERANCE = {"fp64": 1e-9, "fp32": 1e-3, "fp16": 1e-2, "bf16": 3e-2}
 FP8_TOLERANCE = 0.25
 
 
 def agree(x: Any, y: Any) -> bool:
-    """Whether two arrays of one type hold the same results up to rounding; NaN equals NaN. Integers: exactly."""
+    """Whether two arrays of one type hold the same results up to rounding; NaN equals NaN. Integers must be equal."""
     kind = element_type(x.dtype)
     if isinstance(x, TensorWrapper):
         x, y = to_numpy(x), to_numpy(y)
@@ -271,7 +271,7 @@ def _agree_tensors(x: Any, y: Any, tolerance: float) -> bool:
 
 
 def same_bits(x: Any, y: Any) -> bool:
-    """Whether two arrays hold the same values, NaNs at the same places."""
+    """Whether two arrays hold the same values, with NaNs at the same places."""
     if isinstance(x, TensorWrapper):
         return same_bits(x.base, y.base)
     return bool(((x == y) | ((x != x) & (y != y))).all())

@@ -1,10 +1,10 @@
-"""Finds where torch stores the address, size, element type and device of a tensor, by probing tensors made for that.
+"""Finds the offsets at which torch stores address, size, element type and device of a tensor, by probing tensors.
 
-Five of torch's own accessors cost 0.2 µs a tensor; the fields behind them cost a few ns to read. Their offsets depend
-on the version of torch, so they are searched once a process: an offset counts if it is the only one at which all of
-the probes, which differ in every respect, hold the value that torch's accessors tell. Without exactly one the
-accessors stay in use. So they do for any tensor that is not an ordinary one: empty, without memory, of an element type
-or on a device that was not probed, or sharing memory until it is written.
+Five of torch's own accessors cost 0.2 µs a tensor; reading the fields behind them costs a few ns. Their offsets depend
+on the version of torch, so each process searches them once: an offset counts if it is the only one at which all
+probes, which differ in every respect, hold the value that torch's accessors return. Without exactly one such offset
+the accessors stay in use. They also do for any unusual tensor: empty, without memory, of an element type or on a
+device that was not probed, or sharing its memory until it is written (copy on write).
 
     tensor object ─impl→ TensorImpl ─storage→ StorageImpl ─data→ memory
                          offset, numel, dtype, device      nbytes, deleter
@@ -22,7 +22,7 @@ from tessera.backends.llvm.subset_types import words_of
 
 
 class TensorLayout(Struct):
-    """What native code reads (native/arrays): offsets in bytes, then values to compare with."""
+    """What native code (native/arrays) reads: offsets in bytes, then values to compare with."""
 
     impl: i64
     storage: i64
@@ -48,7 +48,7 @@ MOST_CODES = 256
 
 
 class Layout:
-    """What was found: a TensorLayout, as a ctypes array at `address`."""
+    """The offsets found: a TensorLayout, as a ctypes array at `address`."""
 
     def __init__(self, fields: dict[str, int], sizes: Any) -> None:
         self.fields = {**fields, "itemsizes": ctypes.addressof(sizes)}
@@ -58,7 +58,7 @@ class Layout:
 
 
 def find_layout(torch: ModuleType) -> Layout | None:
-    """Where this torch keeps the fields; None where it cannot be told."""
+    """Return the offsets at which this version of torch stores the fields; None if they cannot be determined."""
     try:
         return _find(torch)
     except (AttributeError, RuntimeError, TypeError, NotImplementedError):
@@ -71,10 +71,10 @@ def _find(torch: ModuleType) -> Layout | None:
         torch.zeros(77, dtype=torch.int16, device="cpu")[3:9],
         torch.zeros(21, dtype=torch.float64, device="cpu").reshape(3, 7)[2:, :5],
         torch.zeros(123, dtype=torch.uint8, device="cpu")[17:],
-        torch.frombuffer(bytearray(88), dtype=torch.int64)[1:],  # the owner is not the memory
+        torch.frombuffer(bytearray(88), dtype=torch.int64)[1:],  # the owner differs from the memory
     ]
     if any(type(p) is not torch.Tensor for p in probes):
-        return None  # under a mode that makes other tensors
+        return None  # under a mode that makes tensors of other classes
     impl = _only(
         range(16, torch.Tensor.__basicsize__, 8),
         lambda at: all(_word(id(p) + at) == p._cdata for p in probes),
@@ -108,13 +108,13 @@ def _only(candidates: Iterable[int], fits: Callable[[int], bool]) -> Any:
 
 
 def _shared(offsets: Iterable[int], owners: list[Any], values: list[int]) -> Any:
-    """The only offset at which the C++ objects of all owners hold these values."""
+    """Return the only offset at which the C++ objects of all owners hold these values."""
     pairs = [(owner._cdata, value) for owner, value in zip(owners, values, strict=True)]
     return _only(offsets, lambda at: all(_word(base + at) == value for base, value in pairs))
 
 
 def _element_types(torch: ModuleType) -> tuple[Any, Any]:
-    """(offset of the two bytes that tell element types apart, bytes of an element by their value)."""
+    """Return (offset of the two bytes that identify the element type, bytes of an element by their value)."""
     types = [getattr(torch, name) for name in ITEM_TYPES if hasattr(torch, name)]
     groups = [
         [torch.empty(shape, dtype=t, device="cpu") for shape in ((3,), (2, 5))] for t in types
@@ -139,7 +139,7 @@ def _element_types(torch: ModuleType) -> tuple[Any, Any]:
 
 
 def _devices(torch: ModuleType, probes: list[Any]) -> tuple[Any, int, int]:
-    """(offset of the byte that tells devices apart, its value on the host, on CUDA)."""
+    """Return (offset of the byte that identifies the device, its value for the host, for CUDA)."""
     kinds = torch.autograd.DeviceType
     host, cuda, meta = int(kinds.CPU), int(kinds.CUDA), int(kinds.Meta)
     absent = [torch.empty(shape, device="meta") for shape in ((3,), (2, 5))]
@@ -153,9 +153,9 @@ def _devices(torch: ModuleType, probes: list[Any]) -> tuple[Any, int, int]:
 
 
 def _lazy_deleter(torch: ModuleType, probes: list[Any], data: int) -> tuple[int, int]:
-    """(offset of the function that gives memory back, the one of memory that tensors share until one is written).
+    """Return (offset of the deleter of memory, the address of the deleter of copy-on-write memory).
 
-    Behind the address of the memory come its owner and that function, the compiler decides in which order.
+    The address of the memory is followed by its owner and that function, in an order that the C++ compiler chose.
     """
     if not hasattr(torch, "_lazy_clone"):
         return data, 0
@@ -170,7 +170,7 @@ def _lazy_deleter(torch: ModuleType, probes: list[Any], data: int) -> tuple[int,
 
 
 def tells_the_truth(layout: Layout, x: Any) -> bool:
-    """Whether the fields of tensor `x` say what its accessors say; True also where the accessors will be asked."""
+    """Whether the fields of tensor `x` equal what its accessors return; also True if the accessors will be used."""
     f = layout.fields
     if _word(id(x) + f["impl"]) != x._cdata:
         return False

@@ -1,4 +1,4 @@
-"""Chooses meta-parameters: by autotuning, with its trials, workers and files, or by rules (`heuristics`)."""
+"""Chooses meta-parameters: by autotuning (trials, workers, files), or by rules (`heuristics`)."""
 
 from tessera.runtime.autotuner.autotuner import Autotuner
 from tessera.runtime.autotuner.config import Config

@@ -1,8 +1,8 @@
 """Checks that all configs compute the same: compares results of single runs from the same state, up to rounding.
 
-The first config is the reference. Arrays that it leaves unchanged are inputs. An array in which more than half of the
-other configs (at least two) differ is taken for scratch memory whose content depends on the config, as partial sums
-do; it is not compared.
+The first config is the reference. Arrays that it leaves unchanged are inputs. If more than half of the other configs
+(at least two) differ in an array, it is taken for scratch memory whose content depends on the config, such as partial
+sums, and is not compared.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 from tessera.runtime.arguments.tensors import agree, clone, copy_into, itemsize_of, same_bits
 
-MOST_BYTES = 4 << 30  # of arrays; two copies of them are made
+MOST_BYTES = 4 << 30  # of arrays in total; the checker makes two copies of them
 
 
 def arrays_of(named: Mapping[str, object]) -> dict[str, Any]:
-    """The array arguments by name."""
+    """Return the array arguments by name."""
     return {
         name: x
         for name, x in named.items()
@@ -27,7 +27,8 @@ def arrays_of(named: Mapping[str, object]) -> dict[str, Any]:
 
 
 class Checker:
-    """Runs are bracketed by `restore()` and `record(config)`; `wrong()` gives the configs whose results differ."""
+    """Compares runs: each is enclosed by `restore()` and `record(config)`; `wrong()` returns the configs that
+    differ."""
 
     def __init__(self, arrays: dict[str, Any]) -> None:
         self.arrays = arrays
@@ -37,12 +38,12 @@ class Checker:
         self.differing: dict[object, set[str]] = {}
 
     def restore(self) -> None:
-        """Put the arrays back to what they were."""
+        """Restore the arrays' contents from before the runs."""
         for name, content in self.before.items():
             copy_into(self.arrays[name], content)
 
     def record(self, config: object) -> None:
-        """Take note of the results of a run with `config`."""
+        """Record the results of a run with `config`."""
         if self.reference is None:
             changed = [n for n, x in self.arrays.items() if not same_bits(x, self.before[n])]
             self.reference = {n: clone(self.arrays[n]) for n in changed}
@@ -53,7 +54,7 @@ class Checker:
         }
 
     def wrong(self) -> list[Any]:
-        """The configs that differ in an array that is not scratch."""
+        """Return the configs that differ in an array that is not scratch."""
         counts = {
             n: sum(n in names for names in self.differing.values()) for n in self.reference or ()
         }

@@ -1,4 +1,4 @@
-"""Chooses a kernel's meta-parameters by measurement. What `autotune` makes wraps anything launchable, and stacks with
+"""Chooses a kernel's meta-parameters by measurement. `autotune` wraps anything that can be launched, and combines with
 `heuristics` in any order:
 
     @tessera.autotune(configs=[Config({"BLOCK": 256}), Config({"BLOCK": 1024}, num_warps=8)], key=["n"])
@@ -7,9 +7,9 @@
     def kernel(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr): ...
 
 The first launch for new values of `key` (or new element types) drops the configs that need more than the device has, as
-far as the front end's output tells, compiles the others in parallel processes, drops those whose results differ from
-the first one's, and times the rest; timings are kept on disk by config, so that adding one measures only it. Later
-launches look the winner up.
+far as the front end's output shows, compiles the others in parallel processes, drops those whose results differ from
+the first one's, and times the rest. Timings are kept on disk for each config, so that adding a config measures only
+that one. Later launches look the winner up.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ os.register_at_fork(after_in_child=lambda: _TUNING.__setitem__(0, RLock()))
 
 
 class Autotuner(Wrapper):
-    """A kernel whose meta-parameters are measured; made by `autotune`, whose arguments it keeps as attributes.
+    """A kernel whose meta-parameters are measured. `autotune` makes it and sets its arguments as attributes.
 
-    `cache` maps a tuning key to its winner, `best_config` is the last one used, `configs_timings` the times (ms) of the
-    last tuning, `bench_time` how many seconds it took, `wrong_configs` what it left out for wrong results,
-    `unfit_configs` what it left out because it cannot be built or does not fit, with the reasons.
+    `cache` maps a tuning key to its winner, `best_config` is the last one used, `configs_timings` are the times (ms) of
+    the last tuning and `bench_time` the seconds it took. `wrong_configs` lists the configs left out for wrong results,
+    `unfit_configs` those left out because they cannot be built or do not fit, with the reasons.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Autotuner(Wrapper):
         self.bench_time = 0.0
         self.wrong_configs: list[Config] = []
         self.unfit_configs: dict[Config, str] = {}
-        self._nargs: dict[int, dict[str, Any]] = {}  # of launches under way, by thread
+        self._nargs: dict[int, dict[str, Any]] = {}  # of launches in progress, by thread
         self._arguments: dict[
             int, tuple[Config, dict[str, Any]]
         ] = {}  # what a config adds to a launch
@@ -100,7 +100,7 @@ class Autotuner(Wrapper):
         return {**super().__getstate__(), "_nargs": {}, "_arguments": {}, "restore_copies": {}}
 
     def _check_names(self) -> None:
-        """InvalidTuning for arrays that no launch has; a warning for keys that no launch has, which say nothing."""
+        """Raise InvalidTuning for unknown names of arrays; warn about unknown names of keys, which have no effect."""
         for option in ("reset_to_zero", "restore_value", "keys"):
             unknown = [n for n in getattr(self, option) if n not in self.arg_names]
             if not unknown:
@@ -113,7 +113,7 @@ class Autotuner(Wrapper):
     # --- launching ------------------------------------------------------------------------------------
     @property
     def nargs(self) -> dict[str, Any] | None:
-        """The positional arguments of the launch that this thread is at, by name."""
+        """The positional arguments, by name, of the launch that this thread is running."""
         return self._nargs.get(get_ident())
 
     @nargs.setter
@@ -124,7 +124,7 @@ class Autotuner(Wrapper):
             self._nargs[get_ident()] = named
 
     def run(self, *args: object, **kwargs: object) -> Any:
-        """Launch with the best config for these arguments, measuring first where none is known."""
+        """Launch with the best config for these arguments, measuring first if it is not known yet."""
         if kwargs.get("warmup"):
             del kwargs["warmup"]
             return self.warmup(*args, **kwargs)
@@ -146,7 +146,7 @@ class Autotuner(Wrapper):
             self.nargs = None
 
     def warmup(self, *args: object, **kwargs: object) -> list[Any]:
-        """Compile every config that pruning leaves, launching none; returns the compiled kernels of those that fit."""
+        """Compile all configs that pruning leaves without launching; return the compiled kernels of those that fit."""
         self.nargs = dict(zip(self.arg_names, args))
         made: list[object] = []
         self.unfit_configs = {}
@@ -169,13 +169,13 @@ class Autotuner(Wrapper):
         key = self._key(kwargs)
         config = self.cache.get(key)
         if config is None:
-            with _TUNING[0]:  # timings of two at a time would be wrong; and what trials share
+            with _TUNING[0]:  # concurrent timings would disturb each other; trials also share state
                 config = self.cache.get(key) or self._tune(key, args, kwargs)
         return config
 
     def _key(self, kwargs: Mapping[str, object]) -> tuple[object, ...]:
-        """Values of the `key` parameters that were passed, the element type of every array argument, and the device's
-        name where there are different ones."""
+        """Return the values of the `key` parameters that were passed, the element type of every array argument, and the
+        device's name on machines with different GPUs."""
         given = {**(self.nargs or {}), **kwargs}
         found = [self._key_value(name, given[name]) for name in self.keys if name in given]
         for name in self.arg_names:
@@ -232,7 +232,7 @@ class Autotuner(Wrapper):
         return best
 
     def leave_out(self, config: Config, error: Exception) -> None:
-        """Note that a config cannot be built or does not fit."""
+        """Record that a config cannot be built or does not fit."""
         self.unfit_configs[config] = str(error)
         if knobs.autotuning.print:
             print(f"Autotuning {self.__name__}: {config} left out: {error}")
@@ -246,7 +246,8 @@ class Autotuner(Wrapper):
             )
 
     def _bench(self, *args: object, config: Config, **kwargs: object) -> list[float]:
-        """Times of one config, or infinite ones. Tuners of libraries, which derive from this class, call it too."""
+        """Return the times of one config, or infinite ones. Libraries' tuners, which derive from this class, call it
+        too."""
         self._refuse_clashes(config, kwargs)
         current = {**kwargs, **config.all_kwargs()}
         named = {**self._named(), **current}
@@ -313,7 +314,7 @@ class Autotuner(Wrapper):
 
     # --- pruning --------------------------------------------------------------------------------------
     def prune_configs(self, kwargs: Mapping[str, object]) -> list[Config]:
-        """The configs worth measuring for the current arguments, by `prune_configs_by`."""
+        """Return the configs worth measuring for the current arguments, by `prune_configs_by`."""
         named = self._named()
         configs = self.configs
         if self.early_config_prune is not None:
@@ -344,9 +345,10 @@ class Autotuner(Wrapper):
 
     # --- results on disk --------------------------------------------------------------------------------
     def _store_path(self, key: tuple[object, ...]) -> str | None:
-        """Where timings for this key live; None when they must not be kept or cannot be identified."""
+        """Return the file of the timings for this key; None if they must not be kept or the kernel has no source
+        key."""
         wanted = self.cache_results or knobs.autotuning.cache
-        # A hook changes what a config means, and it cannot be written down.
+        # A hook changes what a config means, and its effect cannot be stored.
         if not wanted or knobs.runtime.interpret or any(c.pre_hook for c in self.configs):
             return None
         source = tuning_store.source_key(self.fn)
@@ -367,7 +369,7 @@ class Autotuner(Wrapper):
 
 @cache
 def different_gpus() -> tuple[str, ...]:
-    """The name of each GPU of a machine that has different ones, as torch sees them; () elsewhere."""
+    """Return the name of each GPU, as torch sees them, if the machine has different ones; otherwise ()."""
     torch = cuda.torch_cuda()
     names = [torch.cuda.get_device_name(device) for device in range(torch.cuda.device_count())]
     return tuple(names) if len(set(names)) > 1 else ()
@@ -375,7 +377,7 @@ def different_gpus() -> tuple[str, ...]:
 
 @cache
 def _type_name(kind: object) -> str:
-    """The text of an element type; NumPy takes 3 µs to make it."""
+    """Return the text of an element type, cached: NumPy takes 3 µs to make it."""
     return str(kind)
 
 

@@ -1,8 +1,8 @@
 """Compiles in worker processes, since LLVM and Python each let only one thread at a time compile.
 
 `CompileWorkers` is an executor for AsyncCompileMode: the front end runs here, in threads; its output goes as text to a
-worker process, which runs the other stages and sends their outputs back. Workers are new processes (no fork of one
-with threads or a GPU context, no second run of the user's main module) and end when their input closes.
+worker process, which runs the other stages and sends their outputs back. Workers are new processes (a fork would copy
+threads and a GPU context; spawn would run the user's main module again). They end when their input closes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tessera.ir import Module, print_module
 from tessera.utilities import PACKAGE
 
 START = "from tessera.runtime.autotuner.compile_workers import main; main()"
-LOOK = 0.5  # seconds between looks whether the parent is there
+LOOK = 0.5  # seconds between checks that the parent is alive
 # The first letters of environment variables that a compilation may read.
 PREFIXES = (
     "TESSERA_",
@@ -47,10 +47,10 @@ class WorkerDied(InternalError):
 
 
 class Worker:
-    """One process. A frame is 8 bytes of length and a pickle, in both directions."""
+    """One worker process. A message is 8 bytes of length and a pickle, in both directions."""
 
     def __init__(self) -> None:
-        self.busy = False  # with a job that nobody has the answer of
+        self.busy = False  # with a job whose answer nobody has read
         path = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
             [sys.executable, "-c", START, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -58,8 +58,8 @@ class Worker:
         )  # fmt: skip
 
     def ask(self, job: dict[str, Any]) -> StageOutputs:
-        """The job's outputs. What the job raised is raised here; WorkerDied if there is no answer. After any other
-        exception (an interrupt) the worker is still `busy`: what it answers next is not what it is asked next."""
+        """Return the job's outputs, or raise what the job raised; WorkerDied if there is no answer. After any other
+        exception (an interrupt) the worker stays `busy`, since its next answer would belong to this job."""
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -94,17 +94,17 @@ class Worker:
 
 
 class CompileWorkers(Executor):
-    """`count` worker processes, started as they are needed.
+    """Up to `count` worker processes, started when they are needed.
 
-    `shared_limits`: bytes of shared memory by back end above which a kernel is given up (OutOfResources) before code is
-    generated for it.
+    `shared_limits`: bytes of shared memory by back end. A kernel that needs more is given up (OutOfResources) before
+    code is generated for it.
     """
 
     def __init__(self, count: int, shared_limits: dict[str, int] | None = None) -> None:
         self.threads = ThreadPoolExecutor(count, thread_name_prefix="tessera-compile")
         self.shared_limits = shared_limits or {}
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        # Captures and cache keys are computed once, not by each thread.
+        # One thread at a time computes captures and cache keys, so that each is computed once.
         self._front_end = threading.Lock()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -117,7 +117,8 @@ class CompileWorkers(Executor):
                 self._idle.get_nowait().close()
 
     def run_stages(self, src: Any, backend: Backend, options: Options, key: str) -> StageOutputs:
-        """As compile_stages, the stages behind the front end in a worker; here if that dies."""
+        """Do what compile_stages does, with the stages after the front end in a worker; in this process if that
+        dies."""
         limit = self.shared_limits.get(backend.name)
         if isinstance(src, TextSource):
             text, source = src.ir, src.text
@@ -157,7 +158,7 @@ _shared: list[CompileWorkers] = []
 
 
 def shared_workers(shared_limits: dict[str, int]) -> CompileWorkers | None:
-    """The workers of this process, as many as the knob autotuning.processes says; None if it says none."""
+    """Return the workers of this process, as autotuning.processes says (by default none on one core)."""
     count = knobs.autotuning.processes
     if count is None:
         cores = (
@@ -199,7 +200,7 @@ def _receive(pipe: IO[bytes]) -> Any:
 def _compile(job: dict[str, Any]) -> StageOutputs:
     for name in [n for n in os.environ if n.startswith(PREFIXES)]:
         if name not in job["environment"]:
-            del os.environ[name]  # no longer set there
+            del os.environ[name]  # no longer set in the parent
     os.environ.update(job["environment"])
     knobs.refresh()
     backend = make_backend(GPUTarget(*job["target"]))
@@ -227,16 +228,16 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent has ended, whatever it is at: nobody waits for the answer."""
+    """End this process when its parent has ended, whatever it is doing: nobody waits for the answer."""
     while os.getppid() == parent:
         time.sleep(LOOK)
     os._exit(1)
 
 
 def main() -> None:
-    """A worker process."""
+    """Run a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt ends
     threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what stages print must not get between the answers
+    os.dup2(2, 1)  # what stages print must not mix with the answers
     serve(sys.stdin.buffer, sink)

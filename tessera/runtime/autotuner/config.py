@@ -10,7 +10,7 @@ LAUNCH_OPTIONS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override
 
 
 def hashable(value: object) -> Any:
-    """The value, or the text of a container that has no hash. TypeError for other things that have none."""
+    """Return the value, or the text of a container that has no hash. TypeError for other values without a hash."""
     try:
         hash(value)
     except TypeError:
@@ -54,7 +54,7 @@ class Config:
         self.__dict__.update(state)
 
     def all_kwargs(self) -> dict[str, Any]:
-        """The keyword arguments this config adds to a launch."""
+        """Return the keyword arguments that this config adds to a launch."""
         options = {name: getattr(self, name) for name in LAUNCH_OPTIONS}
         return {**self.kwargs, **{name: v for name, v in options.items() if v is not None}}
 
@@ -68,7 +68,7 @@ class Config:
         return f"Config({self})"
 
     def identity(self, idle: Sequence[str] = ()) -> tuple[Any, ...]:
-        """What makes a config another one, but for the options `idle`."""
+        """Return what distinguishes a config from others, ignoring the options `idle`."""
         given = sorted(self.all_kwargs().items(), key=itemgetter(0))
         kept = [(name, hashable(value)) for name, value in given if name not in idle]
         return (*kept, self.pre_hook)

@@ -1,4 +1,4 @@
-"""Shows a progress bar on stderr for work that takes seconds; nothing where stderr is no terminal."""
+"""Shows a progress bar on stderr for work that takes seconds; nothing if stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DELAY = 0.5  # seconds before anything is shown
 
 
 class Progress:
-    """Context manager around `total` steps."""
+    """A context manager around `total` steps."""
 
     def __init__(self, title: str, total: int) -> None:
         self.title, self.total, self.done = title, total, 0
@@ -22,7 +22,7 @@ class Progress:
         return self
 
     def step(self, best: float) -> None:
-        """One more step is done; `best`: the best time so far, in ms."""
+        """Count one more step; `best`: the best time so far, in ms."""
         self.done += 1
         if not sys.stderr.isatty() or time.perf_counter() - self.start < DELAY:
             return

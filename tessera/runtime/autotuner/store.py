@@ -2,7 +2,7 @@
 
     {"device": …, "kernel": …, "key": […], "timings": {config: [median, fast, slow] in ms}}
 
-A file grows by the configs that are measured later. All files together make a lockfile that a project commits
+A file grows as more configs are measured. All files together can be exported as a lockfile that a project commits
 (`python -m tessera tune --export FILE`, `--import FILE`).
 """
 
@@ -21,12 +21,12 @@ from tessera.runtime.benchmark import device_name
 from tessera.runtime.cache.disk import disk_cache
 
 FORMAT = 2
-LONGEST_NAME = 50  # of a kernel, in the name of its file: at most 200 bytes
+LONGEST_NAME = 50  # of a kernel in the name of its file, so that the name stays below 200 bytes
 Times = dict[str, list[float]]
 
 
 def source_key(fn: object) -> str | None:
-    """The `cache_key` of the jitted function under `fn`; None if nothing there identifies its source."""
+    """Return the `cache_key` of the jitted function under `fn`; None if nothing there identifies its source."""
     while fn is not None:
         key = getattr(fn, "cache_key", None)
         if isinstance(key, str):
@@ -46,7 +46,7 @@ def path_for(name: str, source: str, key: Sequence[object]) -> str:
 
 
 def read(path: str) -> Times:
-    """Times by config; empty when the file is absent or damaged."""
+    """Return the times by config; empty if the file is absent or damaged."""
     try:
         with open(path, encoding="utf-8") as file:
             content: Any = json.load(file)
@@ -63,7 +63,7 @@ def _checked(timings: Any) -> Times:
 
 
 def write(path: str, key: Sequence[object], timings: Mapping[str, list[float]]) -> None:
-    """Add `timings` to the file; a directory that cannot be written only costs the next process its own tuning."""
+    """Add `timings` to the file. If the directory cannot be written, only later processes lose: they tune again."""
     content = {
         "device": device_name(),
         "key": [repr(k) for k in key],
@@ -88,7 +88,7 @@ def _publish(path: str, content: object) -> None:
 
 # --- lockfiles --------------------------------------------------------------------------------------------------
 def export(path: str) -> int:
-    """Write all results to one file, in an order that makes small differences; returns how many."""
+    """Write all results to one file, ordered so that its diffs stay small; return how many there are."""
     entries: dict[str, object] = {}
     if os.path.isdir(folder()):
         for name in sorted(os.listdir(folder())):
@@ -102,7 +102,7 @@ def export(path: str) -> int:
 
 
 def load(path: str) -> int:
-    """Add the results of a lockfile to those on disk; returns how many. TesseraError if the file is none."""
+    """Add the results of a lockfile to those on disk; return how many. TesseraError if the file is not a lockfile."""
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)

@@ -1,4 +1,4 @@
-"""Runs the trials of one tuning: which configs fit, which are alike, which compute the same, and how fast each is."""
+"""Runs the trials of one tuning: which configs fit, are equivalent, compute the same, and how fast each one is."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from tessera.runtime.launching.interface import Wrapper
 if TYPE_CHECKING:
     from tessera.runtime.autotuner.autotuner import Autotuner
 
-# A config that cannot be built, or not in time, or does not fit is slow, not wrong.
+# A config that cannot be built in time or does not fit counts as slow, not as wrong.
 UNFIT = (OutOfResources, CompileTimeAssertionFailure, CompilationTimeout, PTXASError)
 
 
 class TuningWarning(UserWarning):
-    """A config was left out for a reason that its author should know, or a key says nothing."""
+    """A config was left out for a reason that its author should know, or a key has no effect."""
 
 
 class Trials:
-    """A tuner at the launch that it tunes for."""
+    """The trials of a tuner for one launch."""
 
     def __init__(
         self, tuner: Autotuner, args: tuple[object, ...], kwargs: Mapping[str, object]
@@ -48,7 +48,7 @@ class Trials:
         self.start = time.perf_counter()
 
     def fitting(self, configs: list[Config]) -> list[Config]:
-        """The configs that may fit the device: the others are found before they are compiled."""
+        """Return the configs that may fit the device: those that cannot are found before they are compiled."""
         check = getattr(self.tuner.fn, "check_fit", None)
         if check is None or knobs.runtime.interpret:
             return configs
@@ -58,12 +58,12 @@ class Trials:
             except UNFIT as error:
                 self.tuner.leave_out(config, error)
             except TesseraError:
-                pass  # comes up where the config is run
+                pass  # raised again where the config is run
         return [c for c in configs if c not in self.tuner.unfit_configs]
 
     def compile_all(self, configs: list[Config]) -> None:
-        """Compile in parallel processes what the measurements need. Errors come up where the config is run."""
-        # Objects that are no kernels of ours have no caches to fill; modes do not nest.
+        """Compile in parallel processes what the measurements need. Errors are raised where the config is run."""
+        # Objects other than our kernels have no caches to fill; modes do not nest.
         if (
             len(configs) < 3
             or not hasattr(kernel_under(self.tuner.fn), "device_caches")
@@ -75,7 +75,7 @@ class Trials:
         active = driver.active
         facts = active.get_device_properties(active.get_current_device())
         limits = {active.name: facts["max_shared_mem"]} if "max_shared_mem" in facts else {}
-        # Imported when something is tuned: most programs never do.
+        # Imported only when something is tuned: most programs never do.
         workers = importlib.import_module(
             "tessera.runtime.autotuner.compile_workers"
         ).shared_workers(limits)
@@ -87,8 +87,8 @@ class Trials:
                 self.tuner.fn.warmup(*self.args, **launch, **config.all_kwargs())
 
     def first_alike(self, configs: list[Config]) -> dict[Config, Config]:
-        """Each config's first one that differs in nothing that the back end turns into code: its times are the same."""
-        # A stopwatch or rules of the user's may tell configs apart that the compiler does not.
+        """Map each config to the first one that yields the same code: its times are the same."""
+        # The user's own timer or rules may distinguish configs that the compiler does not.
         own = self.tuner.do_bench is not default_do_bench or isinstance(self.tuner.fn, Heuristics)
         idle: list[str] = []
         if not own and not knobs.runtime.interpret:
@@ -100,7 +100,7 @@ class Trials:
         return {c: first[c.identity(idle)] for c in configs}
 
     def verified(self, configs: list[Config], missing: list[Config]) -> list[Config]:
-        """The configs of `missing` whose results agree with those of the first config that runs."""
+        """Return the configs of `missing` whose results agree with those of the first config that runs."""
         tuner = self.tuner
         # Hooks change what a run means and may count the runs.
         hooked = (
@@ -122,7 +122,7 @@ class Trials:
                 try:
                     tuner.fn.run(*self.args, **current)
                 except UNFIT:
-                    continue  # measuring says so
+                    continue  # measuring reports it
                 checker.record(config)
         finally:
             checker.restore()
@@ -137,8 +137,8 @@ class Trials:
         return [c for c in missing if c not in tuner.wrong_configs]
 
     def measured(self, configs: list[Config], enough: bool) -> dict[Config, list[float]]:
-        """Times of the configs; those that the time budget leaves out are missing, but unless there are `enough` times
-        already, one is always measured."""
+        """Return times of the configs, less those that the time budget leaves out. At least one is measured, unless
+        there are `enough` times already."""
         budget = knobs.autotuning.budget
         timings: dict[Config, list[float]] = {}
         bench = self.tuner._bench  # pyright: ignore[reportPrivateUsage]  tuners of libraries have it by this name
@@ -153,7 +153,7 @@ class Trials:
 
 
 def kernel_under(fn: object) -> Any:
-    """The kernel under any number of wrappers."""
+    """Return the kernel under any number of wrappers."""
     while isinstance(fn, Wrapper):
         fn = fn.fn
     return fn

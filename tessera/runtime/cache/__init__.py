@@ -1,4 +1,4 @@
-"""Keeps compiled kernels on disk: files and keys, whose files are trusted, managers that programs may replace."""
+"""Keeps compiled kernels on disk: keys, files, which files are trusted, and managers that programs may replace."""
 
 from tessera.runtime.cache.disk import (
     CacheWarning,

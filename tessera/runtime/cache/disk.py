@@ -5,10 +5,10 @@ An entry is a dict of named parts: bytes, text or JSON values. Its file `ab/abcd
     magic, SHA-256 of all that follows, length of the table, table (JSON: key, parts), the parts' bytes
 
 and appears by an atomic rename, so readers see all of it or nothing and no locks are needed. A file that is truncated,
-damaged, of another format or of another key is a miss: it is removed if possible and compiled again, never trusted.
+damaged, of another format or of another key is a miss: it is removed if possible, and the kernel is compiled again.
 
 Tiers: memory (only what could not be written), the user's folder (cache.dir), a read-only shared folder
-(cache.shared_dir, TESSERA_CACHE_SHARED). Where the folder cannot be written (read-only, full disk) entries stay in
+(cache.shared_dir, TESSERA_CACHE_SHARED). If the folder cannot be written (read-only, full disk), entries stay in
 memory and one warning says so. Folders and files that another user may have written are not used (`trust`).
 """
 
@@ -46,12 +46,12 @@ SUFFIX = ".tsr"
 
 
 class CacheWarning(UserWarning):
-    """The cache folder cannot be used as it should be."""
+    """The cache folder cannot be used as intended."""
 
 
 # --- keys ---------------------------------------------------------------------------------------------------
 def key_of(*parts: object) -> str:
-    """A key (64 hex digits) of `parts`: nested tuples, lists, dicts, sets of str, bytes, int, float, bool, None.
+    """Return a key (64 hex digits) of `parts`: nested tuples, lists, dicts, sets of str, bytes, int, float, bool, None.
 
     Values of different type or structure give different keys: ("ab", "c") is not ("a", "bc"), 1 is not True nor 1.0.
     TypeError for anything else: a key must not depend on an object's address.
@@ -100,8 +100,8 @@ def _feed_items(kind: str, items: Iterable[object], out: list[bytes]) -> None:
 
 @cache
 def source_fingerprint() -> str:
-    """A hash of tessera's own sources: another compiler is another kernel. By content, so that equal installations on
-    several machines share entries; takes some milliseconds once per process."""
+    """Return a hash of tessera's own sources: another compiler makes other kernels. Only contents count, so that equal
+    installations on several machines share entries. Takes some milliseconds, once per process."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         data = path.read_bytes()
@@ -112,8 +112,8 @@ def source_fingerprint() -> str:
 
 @cache
 def toolchain_fingerprint() -> str:
-    """What besides the kernel decides on the generated code: tessera, LLVM, Python and the machine's kind. The versions
-    of target tools (ptxas) and the host's CPU belong to the target's own key."""
+    """Return a hash of what besides the kernel determines the generated code: tessera, LLVM, Python and the kind of
+    machine. The versions of target tools (ptxas) and the host's CPU belong to the target's own key."""
     python = ".".join(map(str, sys.version_info[:2]))
     return key_of(
         source_fingerprint(), binding.version(), python, platform.system(), platform.machine()
@@ -122,7 +122,7 @@ def toolchain_fingerprint() -> str:
 
 # --- the file format ------------------------------------------------------------------------------------------
 def encode(key: str, parts: Mapping[str, Part]) -> bytes:
-    """The bytes of an entry's file."""
+    """Return the bytes of an entry's file."""
     table: list[list[str | int]] = []
     blobs: list[bytes] = []
     for name, value in parts.items():
@@ -140,7 +140,7 @@ def encode(key: str, parts: Mapping[str, Part]) -> bytes:
 
 
 def decode(key: str, data: bytes) -> Entry | None:
-    """The entry in `data`; None if it is damaged or not that of `key`."""
+    """Return the entry in `data`; None if it is damaged or belongs to another key."""
     if len(data) < HEAD_BYTES or not data.startswith(MAGIC):
         return None
     payload = memoryview(data)[len(MAGIC) + DIGEST_BYTES :]
@@ -148,7 +148,7 @@ def decode(key: str, data: bytes) -> Entry | None:
         return None
     try:
         return _parts(key, payload)
-    except (KeyError, TypeError, ValueError):  # sound, but of a version that writes other tables
+    except (KeyError, TypeError, ValueError):  # intact, but of a version with another table
         return None
 
 
@@ -185,11 +185,11 @@ class DiskCache:
 
     @staticmethod
     def path_in(folder: Path, key: str) -> Path:
-        """Where `key`'s file lies below `folder`."""
+        """Return the path of the file of `key` below `folder`."""
         return folder / key[:2] / (key + SUFFIX)
 
     def get(self, key: str) -> Entry | None:
-        """The entry of `key`, None if there is none that can be trusted."""
+        """Return the entry of `key`, None if there is none that can be trusted."""
         held = self.unwritten.get(key)
         if held is not None:
             return dict(held)
@@ -213,7 +213,7 @@ class DiskCache:
         return entry
 
     def put(self, key: str, parts: Mapping[str, Part]) -> None:
-        """Keep `parts` (bytes, str, or what JSON can say) under `key`. TypeError if JSON cannot say a part."""
+        """Keep `parts` (bytes, str, or JSON values) under `key`. TypeError for a part that JSON cannot represent."""
         data = encode(key, parts)
         path = self.path_in(self.folder, key)
         try:
@@ -253,13 +253,13 @@ class DiskCache:
         )
 
     def remove(self, key: str) -> None:
-        """Forget the entry of `key`; the shared folder is left alone."""
+        """Remove the entry of `key` from memory and the user's folder, not from the shared folder."""
         self.unwritten.pop(key, None)
         with contextlib.suppress(OSError):
             self.path_in(self.folder, key).unlink()
 
     def keys(self) -> list[str]:
-        """The keys in memory and in the user's folder."""
+        """Return the keys in memory and in the user's folder."""
         stored = (path.stem for path in self.folder.glob(f"??/*{SUFFIX}"))
         return sorted({*self.unwritten, *stored})
 
@@ -268,7 +268,7 @@ _caches: dict[tuple[str, str | None, bool], DiskCache] = {}
 
 
 def disk_cache() -> DiskCache:
-    """The cache of the folders that the knobs name now, as far as they can be trusted."""
+    """Return the cache of the folders that the knobs name now, as far as they can be trusted."""
     shared = knobs.cache.shared_dir
     places = (knobs.cache.dir or tempfile.gettempdir(), shared, knobs.cache.trust)
     found = _caches.get(places)
@@ -281,7 +281,7 @@ def disk_cache() -> DiskCache:
 
 
 def _trusted(folder: Path) -> Path:
-    """A folder, or where kernels are kept in its place: that of this user's home, else one of this process."""
+    """Return the folder if it is trusted, else a substitute: the one in this user's home, or one of this process."""
     usual = Path(knobs.cache.home_dir or "") / ".tessera" / "cache"
     instead = usual if usual != folder and why_not(usual) is None else None
     where = str(instead) if instead else "a folder of this process"
@@ -292,7 +292,7 @@ def _trusted(folder: Path) -> Path:
 
 
 def _refused(folder: Path, what: str, shared: bool = False) -> bool:
-    """Whether a folder cannot be trusted, with a warning if so."""
+    """Whether a folder cannot be trusted; warns if so."""
     why = why_not(folder, shared)
     if why is not None:
         warnings.warn(
@@ -305,17 +305,17 @@ def _refused(folder: Path, what: str, shared: bool = False) -> bool:
 
 
 def get(key: str) -> Entry | None:
-    """The entry of `key` in the present cache, or None."""
+    """Return the entry of `key` in the current cache, or None."""
     return disk_cache().get(key)
 
 
 def put(key: str, parts: Mapping[str, Part]) -> None:
-    """Keep `parts` under `key` in the present cache."""
+    """Keep `parts` under `key` in the current cache."""
     disk_cache().put(key, parts)
 
 
 def _kept(name: str, make: Callable[[], bytes]) -> bytes:
-    """An object of native functions of ours: no process but the first compiles it."""
+    """Return an object file of our native functions, cached so that only the first process compiles it."""
     key, store = key_of("native", name, toolchain_fingerprint()), disk_cache()
     found = store.get(key)
     image = found.get("object") if found is not None else None

@@ -1,7 +1,7 @@
-"""Defines cache managers, which keep files by key, under the interface that Triton gives to classes of its users.
+"""Defines cache managers, which keep files by key, with the interface that Triton defines for users' own classes.
 
-`cache.manager_class` names such a class; entries of the cache of compiled kernels then pass through it, each one file
-(`ManagedCache`). Some are here: a folder for each key, and one that asks a remote backend for what it has not.
+`cache.manager_class` names such a class; each entry of the cache of compiled kernels is then one file of it
+(`ManagedCache`). Two are here: one with a folder for each key, and one that asks a remote backend for missing files.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tessera.utilities import stacklevel_of_caller
 
 
 def folder_name(key: str) -> str:
-    """The name of the folder of the entry with this hexadecimal key."""
+    """Return the name of the folder of the entry with this hexadecimal key."""
     return base64.b32encode(bytes.fromhex(key)).decode().rstrip("=")
 
 
 def folder_of(key: str) -> str:
-    """Triton's name of the folder of a digest in hexadecimal digits; other keys are names already."""
+    """Return Triton's name of the folder for a hexadecimal digest; other keys are names already."""
     digest = len(key) == 64 and all(c in "0123456789abcdef" for c in key)
     return folder_name(key) if digest else key
 
 
 class CacheManager:
-    """Files under one key. `put` returns the path of the file that it wrote; readers never see half of one."""
+    """The files of one key. `put` returns the path of the file that it wrote; readers never see a partial file."""
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         self.key = key
@@ -90,7 +90,7 @@ class FileCacheManager(CacheManager):
         return str(self._path(filename))
 
     def get_group(self, filename: str) -> dict[str, str] | None:
-        """The files of a group by name, those that are there; None without the group."""
+        """Return the existing files of a group by name; None if there is no such group."""
         index = self._path(f"__grp__{filename}")
         if not index.exists():
             return None
@@ -102,13 +102,13 @@ class FileCacheManager(CacheManager):
 
 
 class RemoteCacheBackend:
-    """Where other machines find files: what `cache.remote_manager_class` names is made for a key like this one."""
+    """A remote store of files. `cache.remote_manager_class` names such a class, constructed with a key."""
 
     def __init__(self, key: str) -> None:
         self.key = key
 
     def get(self, filenames: list[str]) -> dict[str, bytes]:
-        """The files that are there, by name."""
+        """Return the files that exist, by name."""
         raise NotImplementedError
 
     def put(self, filename: str, data: bytes) -> None:
@@ -116,7 +116,7 @@ class RemoteCacheBackend:
 
 
 class RedisRemoteCacheBackend(RemoteCacheBackend):
-    """Files in a Redis server, by the package `redis`; the knobs redis.* say where and under which names."""
+    """Files in a Redis server, through the package `redis`; the knobs redis.* give its address and the names."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
@@ -136,7 +136,7 @@ class RedisRemoteCacheBackend(RemoteCacheBackend):
 
 
 class RemoteCacheManager(FileCacheManager):
-    """A folder for each key; what is not there is asked of the remote backend, and what is put there goes to it too."""
+    """A folder for each key; files missing there are asked of the remote backend, and new files go to it, too."""
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         super().__init__(key, override, dump)
@@ -165,8 +165,8 @@ class RemoteCacheManager(FileCacheManager):
 
 
 class ManagedCache:
-    """The cache of compiled kernels through a manager class. What it gives back is checked like any file of ours; what
-    it raises costs a compilation and a warning, not the launch."""
+    """The cache of compiled kernels through a manager class. What it returns is checked like our own files. What it
+    raises costs a compilation and a warning, not the launch."""
 
     def __init__(self, manager: Any) -> None:
         self.manager = manager
@@ -193,6 +193,6 @@ class ManagedCache:
 
 
 def kernel_cache() -> Any:
-    """Where compiled kernels are kept: the cache of the folders that the knobs name, or the manager they name."""
+    """Return the cache of compiled kernels: that of the folders that the knobs name, or the manager they name."""
     manager = knobs.cache.manager_class
     return disk_cache() if manager is None else ManagedCache(manager)

@@ -1,11 +1,11 @@
 """Decides whose files are run: compiled kernels come only from folders and files that no other user could have
 written.
 
-The checksum of a cached kernel finds damage, not intent: who can write a file can write its checksum. So a folder must
-belong to this user or to root, and must not be writable for every user; so must each file that is read. Where every
-user may write but none may remove what is another's, as in /tmp, a folder of this user's own in there is used. Root is
-no exception: who owns a folder decides what root would run from it. The shared folder may belong to anybody, who is
-then trusted with what lies there. TESSERA_CACHE_TRUST=1 leaves all that out.
+The checksum of a cached kernel detects damage, not malice: who can write a file can write its checksum. So a folder
+and each file that is read must belong to this user or to root and must not be world-writable. In a sticky
+world-writable folder like /tmp, a subfolder of this user is used. The same holds for root: who owns a folder decides
+what root would run from it. The shared folder may belong to anybody; its owner is trusted with its content.
+TESSERA_CACHE_TRUST=1 turns all these checks off.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ ROOT = 0
 
 
 def me() -> int | None:
-    """The user that this process acts as; None on systems without such users."""
+    """Return the effective user of this process; None on systems without user IDs."""
     return os.geteuid() if hasattr(os, "geteuid") else None
 
 
 def why_not(folder: Path, shared: bool = False) -> str | None:
-    """Why a cache folder cannot be trusted; None if it can be, or is not there yet."""
+    """Return why a cache folder cannot be trusted; None if it can be, or does not exist yet."""
     user = me()
     if user is None or knobs.cache.trust:
         return None
     try:
         about = os.stat(folder)
     except OSError:
-        return None  # nothing comes from there
+        return None  # nothing is read from a missing folder
     if about.st_mode & stat.S_IWOTH:
         return "every user may write there"
     if not shared and about.st_uid not in (user, ROOT):
@@ -45,7 +45,7 @@ def why_not(folder: Path, shared: bool = False) -> str | None:
 
 
 def own_part(folder: Path) -> Path | None:
-    """This user's own part of a sticky folder that all may write, made if it is missing; None elsewhere or if taken."""
+    """Return this user's subfolder of a sticky world-writable folder, made if missing; None elsewhere or if taken."""
     user, shared = me(), stat.S_ISVTX | stat.S_IWOTH
     part = folder / f"tessera-{user}"
     try:
@@ -57,7 +57,7 @@ def own_part(folder: Path) -> Path | None:
         ):
             return None
         part.mkdir(mode=0o700, exist_ok=True)
-        made = os.lstat(part)  # a link leads to somebody else's folder
+        made = os.lstat(part)  # a symbolic link could lead to somebody else's folder
     except OSError:
         return None
     mine = stat.S_ISDIR(made.st_mode) and made.st_uid == user and not made.st_mode & stat.S_IWOTH
@@ -74,8 +74,8 @@ def _name_of(user: int) -> str:
 
 
 def read_trusted(path: Path, folder: Path, shared: bool = False) -> bytes | None:
-    """The content of a file below a trusted folder; None if it is another user's or every user may write it. OSError
-    if it cannot be read."""
+    """Return the content of a file below a trusted folder; None if it is another user's or world-writable. OSError if
+    it cannot be read."""
     with open(path, "rb") as file:
         user = me()
         if user is not None and not knobs.cache.trust:
@@ -88,7 +88,7 @@ def read_trusted(path: Path, folder: Path, shared: bool = False) -> bytes | None
 
 @cache
 def private_folder() -> Path:
-    """A folder of this process alone, removed when it ends."""
+    """Return a new folder of this process alone, removed when the process ends."""
     made = tempfile.mkdtemp(prefix="tessera-cache-")
     atexit.register(_remove, made, os.getpid())
     return Path(made)

@@ -1,4 +1,4 @@
-"""Declares the binary interface of libcuda: function signatures, constants, structures; and finds the library."""
+"""Declares the binary interface of libcuda (function signatures, constants, structures) and finds the library."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE = 1, 2, 3, 100
 INVALID_CONTEXT, INVALID_HANDLE = 201, 400
 LAUNCH_OUT_OF_RESOURCES, INVALID_CLUSTER_SIZE = 701, 912
 L_PRINTF_FIFO = 1  # CUlimit: bytes that `device_print` may write between two synchronisations
-DEFAULT_SHARED = 48 << 10  # a kernel that wants more dynamic shared memory has to say so
+DEFAULT_SHARED = 48 << 10  # a kernel needs an attribute to use more dynamic shared memory
 
-# argtypes of what is used; the names carry the ABI version that current headers map to.
+# argtypes of the functions in use; the names have the ABI version that current headers map to.
 _Out = POINTER(c_void_p)
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
@@ -112,7 +112,7 @@ P_DEVICE_POINTER = 3
 A_COOPERATIVE, A_CLUSTER, A_PROGRAMMATIC_SERIALIZATION = 2, 4, 6
 
 
-# CUresults that a kernel causes: an assertion, accesses that are illegal or misaligned, any other fault.
+# CUresults that a kernel can cause: an assertion, illegal or misaligned accesses, any other fault.
 FAULTS = (700, 710, 714, 715, 716, 717, 718, 719)
 FAULT_HELP = (
     "a kernel that was launched before this call did it, and the process cannot use the device any more: repeat the "
@@ -139,9 +139,8 @@ class LaunchAttribute(ctypes.Structure):
 
 
 class LaunchConfig(ctypes.Structure):
-    """CUlaunchConfig, filled once per kernel as a template: the launcher copies it, sets the stream and multiplies the
-    grid's extents by those in the template (the cluster's, as the driver counts CTAs, not clusters).
-    """
+    """CUlaunchConfig, filled once per kernel as a template. The launcher copies it, sets the stream and multiplies the
+    grid's extents by those in the template: these are the cluster's, since the driver counts CTAs, not clusters."""
 
     _fields_ = [
         ("grid", c_uint * 3),
@@ -154,7 +153,7 @@ class LaunchConfig(ctypes.Structure):
 
     @property
     def address(self) -> int:
-        """What the native launcher takes as its `config`; keep the LaunchConfig alive."""
+        """Return what the native launcher takes as its `config`; keep the LaunchConfig alive."""
         return ctypes.addressof(self)
 
 
@@ -165,9 +164,9 @@ def launch_config(
     cooperative: bool = False,
     programmatic: bool = False,
 ) -> LaunchConfig:
-    """A template for a kernel of `threads` threads a CTA and `shared` bytes of dynamic shared memory.
+    """Return a template for a kernel of `threads` threads a CTA and `shared` bytes of dynamic shared memory.
 
-    `programmatic` allows the kernel to start before the stream's previous one has ended (PDL).
+    `programmatic` allows the kernel to start before the stream's previous kernel has ended (PDL).
     """
     attributes: list[tuple[int, tuple[int, ...]]] = []
     if cluster != (1, 1, 1):
@@ -198,7 +197,7 @@ def _candidates() -> list[str]:
 
 
 def load_library() -> Any:
-    """libcuda with typed functions; NoDeviceError where there is no driver."""
+    """Return libcuda with typed functions; NoDeviceError if there is no driver."""
     problems: list[str] = []
     for path in _candidates():
         try:

@@ -1,7 +1,7 @@
 """Wraps the CUDA driver API by ctypes: devices, contexts, modules, launches, memory, streams, events.
 
-No CUDA toolkit and no torch is needed, only the driver's libcuda.so.1. Where torch is already imported its current
-device and stream are used, so that kernels queue up with torch's own. Handles are plain ints.
+Neither a CUDA toolkit nor torch is needed, only the driver's libcuda.so.1. If torch is already imported, its current
+device and stream are used, so that kernels run in order with torch's own. Handles are plain ints.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """Facts of one device; memory in bytes, clocks in kHz. `max_shared` is what one CTA may ask for."""
+    """Properties of one device; memory in bytes, clocks in kHz. `max_shared` is the most that one CTA may use."""
 
     name: str
     total_memory: int
@@ -104,7 +104,7 @@ class Driver:
 
     # --- calls ---
     def describe(self, result: int) -> tuple[str, str]:
-        """Name and explanation of a CUresult."""
+        """Return name and explanation of a CUresult."""
         name, text = c_char_p(), c_char_p()
         self.library.cuGetErrorName(result, byref(name))
         self.library.cuGetErrorString(result, byref(text))
@@ -130,12 +130,12 @@ class Driver:
         return out.value
 
     def address(self, name: str) -> int:
-        """The address of a driver function, for native callers."""
+        """Return the address of a driver function, for native callers."""
         return ctypes.cast(getattr(self.library, name), c_void_p).value or 0
 
     # --- devices and contexts ---
     def version(self) -> int:
-        """major * 1000 + minor * 10 of the newest CUDA that the driver supports."""
+        """Return the newest CUDA version that the driver supports, as major * 1000 + minor * 10."""
         return self._int("cuDriverGetVersion")
 
     def device_count(self) -> int:
@@ -158,7 +158,7 @@ class Driver:
         return found
 
     def current_device(self) -> int:
-        """torch's current device if torch uses CUDA, else that of the current context, else 0."""
+        """Return torch's current device if torch uses CUDA, else that of the current context, else 0."""
         torch = torch_cuda()
         if torch is not None:
             return cast(int, torch.cuda.current_device())
@@ -175,8 +175,8 @@ class Driver:
         self.bind(device)
 
     def bind(self, device: int | None = None) -> int:
-        """Make `device`'s primary context current in this thread; returns the device. The primary context is the one
-        that torch and the CUDA runtime use, so memory and streams are shared with them."""
+        """Make `device`'s primary context current in this thread; return the device. torch and the CUDA runtime use the
+        primary context, too, so memory and streams are shared with them."""
         device = self.current_device() if device is None else device
         context = self._contexts.get(device)
         if context is None:
@@ -187,7 +187,7 @@ class Driver:
         return device
 
     def current_stream(self, device: int) -> int:
-        """torch's current stream, else the default stream 0."""
+        """Return torch's current stream, else the default stream 0."""
         torch = torch_cuda()
         return 0 if torch is None else cast(int, torch._C._cuda_getCurrentRawStream(device))
 
@@ -196,8 +196,8 @@ class Driver:
         self.call("cuCtxSynchronize")
 
     def tensor_map_encode(self) -> Any:
-        """cuTensorMapEncodeTiled(map, type, rank, base, extents, strides, box, steps, interleave, swizzle, promotion,
-        fill). NoDeviceError when the driver is older than CUDA 12."""
+        """Return the function cuTensorMapEncodeTiled(map, type, rank, base, extents, strides, box, steps, interleave,
+        swizzle, promotion, fill). NoDeviceError if the driver is older than CUDA 12."""
         function = getattr(self.library, "cuTensorMapEncodeTiled", None)
         if function is None:
             raise NoDeviceError("the CUDA driver is too old for tensor maps (CUDA 12 is needed)")
@@ -208,8 +208,8 @@ class Driver:
     def load(
         self, cubin: bytes, name: str, shared: int = 0, device: int | None = None, cluster: int = 1
     ) -> LoadedKernel:
-        """Load `cubin` on `device` and get function `name`, allowed `shared` bytes of dynamic shared memory and
-        clusters of `cluster` CTAs. OutOfResources if the device has less shared memory."""
+        """Load `cubin` on `device` and return its function `name`, allowed to use `shared` bytes of dynamic shared
+        memory and clusters of `cluster` CTAs. OutOfResources if the device has less shared memory."""
         device = self.bind(device)
         limit = self.properties(device).max_shared
         if shared > limit:
@@ -237,17 +237,17 @@ class Driver:
         self.call("cuModuleUnload", module)
 
     def symbol(self, module: int, name: str) -> tuple[int, int]:
-        """Device address and size of a global of a module."""
+        """Return device address and size of a module's global variable."""
         address, size = c_uint64(), c_size_t()
         self.call("cuModuleGetGlobal_v2", byref(address), byref(size), module, name.encode())
         return address.value, size.value
 
     def occupancy(self, function: int, threads: int, shared: int) -> int:
-        """CTAs that run on a multiprocessor at a time."""
+        """Return how many CTAs a multiprocessor runs at a time."""
         return self._int("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared)
 
     def active_clusters(self, function: int, config: LaunchConfig) -> int:
-        """Clusters that run on the device at a time: fewer than have room where its parts have odd sizes."""
+        """Return how many clusters the device runs at a time: fewer than its SMs suggest if its GPCs differ in size."""
         return self._int("cuOccupancyMaxActiveClusters", function, config.address)
 
     def launch(
@@ -258,7 +258,7 @@ class Driver:
         args: Sequence[Any],
         stream: int = 0,
     ) -> None:
-        """Launch with ctypes values as arguments: slow and simple; `runtime.launcher` is the fast way."""
+        """Launch with ctypes values as arguments: slow but simple; `runtime.launcher` is the fast way."""
         if 0 in grid:
             return
         copy = LaunchConfig.from_buffer_copy(config)
@@ -270,12 +270,10 @@ class Driver:
         )
 
     def check_launch(self, result: int, config: LaunchConfig) -> None:
-        """Raise what the result of a launch says; the errors that a kernel's options cause name them."""
+        """Raise the error of a launch's result; errors that a kernel's options cause name those options."""
         if result == 0:
             return
-        if (
-            result == abi.INVALID_CLUSTER_SIZE
-        ):  # so many CTAs of this kind find no room side by side
+        if result == abi.INVALID_CLUSTER_SIZE:  # the GPU has no GPC with room for so many such CTAs
             raise OutOfResources(config.grid[0], abi.PORTABLE_CLUSTER, "CTAs of a cluster")
         name, text = self.describe(result)
         error = CudaError("cuLaunchKernelEx", result, name, text)
@@ -288,7 +286,7 @@ class Driver:
 
     # --- memory ---
     def allocate(self, size: int) -> int:
-        """Device memory of `size` bytes, aligned to 256; free it with `free`."""
+        """Return device memory of `size` bytes, aligned to 256; free it with `free`."""
         out = c_uint64()
         self.call("cuMemAlloc_v2", byref(out), max(1, size))
         return out.value
@@ -297,12 +295,12 @@ class Driver:
         self.call("cuMemFree_v2", address)
 
     def copy_to_device(self, target: int, host: int, size: int, stream: int = 0) -> None:
-        """Copy `size` bytes from the host address `host`; returns when they are copied."""
+        """Copy `size` bytes from the host address `host`; return when the copy is complete."""
         self.call("cuMemcpyHtoDAsync_v2", target, host, size, stream)
         self.stream_synchronize(stream)
 
     def copy_to_host(self, host: int, source: int, size: int, stream: int = 0) -> None:
-        """Copy `size` bytes to the host address `host`; returns when they are there."""
+        """Copy `size` bytes to the host address `host`; return when the copy is complete."""
         self.call("cuMemcpyDtoHAsync_v2", host, source, size, stream)
         self.stream_synchronize(stream)
 
@@ -311,7 +309,7 @@ class Driver:
         self.call("cuMemsetD8Async", target, byte, size, stream)
 
     def device_pointer(self, address: int, name: str = "") -> int:
-        """The address by which the device reaches the memory at `address`; HostPointerError if it cannot."""
+        """Return the address by which the device reaches the memory at `address`; HostPointerError if it cannot."""
         if address == 0:
             return 0
         out = c_uint64()
@@ -323,7 +321,7 @@ class Driver:
 
     # --- streams and events ---
     def stream_create(self, blocking: bool = False) -> int:
-        """A stream; one that is not `blocking` does not wait for the default stream."""
+        """Return a new stream; unless it is `blocking`, it does not wait for the default stream."""
         return self._handle("cuStreamCreate", 0 if blocking else 1)
 
     def stream_destroy(self, stream: int) -> None:
@@ -345,7 +343,7 @@ class Driver:
         self.call("cuEventSynchronize", event)
 
     def elapsed_ms(self, start: int, end: int) -> float:
-        """Milliseconds between two recorded events, after waiting for the second."""
+        """Return the milliseconds between two recorded events, after waiting for the second."""
         self.event_synchronize(end)
         out = c_float()
         self.call("cuEventElapsedTime", byref(out), start, end)
@@ -353,7 +351,7 @@ class Driver:
 
 
 def torch_cuda() -> Any:
-    """torch, if it is already imported and was built with CUDA; never imports it."""
+    """Return torch if it is already imported and was built with CUDA; never import it."""
     torch = sys.modules.get("torch")
     if (
         torch is None
@@ -366,7 +364,7 @@ def torch_cuda() -> Any:
 
 @cache
 def driver() -> Driver:
-    """The driver, started at the first call. NoDeviceError where there is no GPU or no driver."""
+    """Return the driver, initialised at the first call. NoDeviceError if there is no GPU or no driver."""
     return Driver(load_library())
 
 
@@ -386,7 +384,7 @@ def available() -> bool:
 
 
 def forked() -> bool:
-    """Whether a CUDA device is there but not for this process: it was forked from one that uses the driver.
+    """Whether there is a CUDA device that this process cannot use, since its parent had initialised the driver.
 
     Such a process compiles for the device and leaves the loading to others, as TorchInductor's workers do.
     """

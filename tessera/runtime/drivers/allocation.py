@@ -1,4 +1,4 @@
-"""Registers the allocator of device memory that kernels ask for while they run."""
+"""Registers the allocator of device memory that kernels request while they run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _allocator: ContextVar[Allocator | None] = ContextVar("tessera_allocator", defau
 
 
 def set_allocator(allocate: Allocator | None) -> None:
-    """In this context, kernels that need scratch memory in global memory get it from `allocate`; None forgets it.
+    """Make kernels of this context get their scratch memory in global memory from `allocate`; None unsets it.
 
     `allocate(size, alignment, stream)` takes bytes and returns an object with `data_ptr()`. No kernel that tessera
     compiles needs any today: descriptors made inside a kernel are in registers.
@@ -26,5 +26,5 @@ def set_allocator(allocate: Allocator | None) -> None:
 
 
 def allocator() -> Allocator | None:
-    """The allocator of this context."""
+    """Return the allocator of this context."""
     return _allocator.get()

@@ -25,7 +25,7 @@ GRID_HELP = (
 
 
 class Driver:
-    """Base: a place where kernels run."""
+    """The base class of drivers; each launches kernels on one kind of device."""
 
     name = ""
     grid_limits = (INT32_MAX, INT32_MAX, INT32_MAX)  # programs along each axis
@@ -39,7 +39,7 @@ class Driver:
         raise NotImplementedError
 
     def get_device_capability(self, device: int | None = None) -> tuple[int, int]:
-        """(major, minor) of an NVIDIA device; (0, 0) elsewhere."""
+        """Return (major, minor) of an NVIDIA device; (0, 0) elsewhere."""
         return 0, 0
 
     def get_current_device(self) -> int:
@@ -53,11 +53,11 @@ class Driver:
         return 0
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        """Sizes and rates; empty where kernels have no limits of the kind."""
+        """Return sizes and rates; empty if kernels have no such limits."""
         return {}
 
     def get_active_torch_device(self) -> Any:
-        """torch.device of this driver's memory. NoDeviceError when torch has not been imported."""
+        """Return the torch.device of this driver's memory. NoDeviceError if torch has not been imported."""
         torch = _torch()
         return (
             torch.device("cpu")
@@ -66,15 +66,15 @@ class Driver:
         )
 
     def get_device_interface(self) -> Any:
-        """torch.cuda, or torch.cpu for host memory. NoDeviceError when torch has not been imported."""
+        """Return torch.cuda, or torch.cpu for host memory. NoDeviceError if torch has not been imported."""
         return getattr(_torch(), "cuda" if self.name == "cuda" else "cpu")
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        """The stopwatch of autotuning: `benchmarker(call, quantiles=...)` gives times in ms."""
+        """Return the timer of autotuning: `benchmarker(call, quantiles=...)` returns times in ms."""
         return do_bench
 
     def get_empty_cache_for_benchmark(self) -> Any:
-        """A torch tensor larger than the device's caches, for `clear_cache`."""
+        """Return a torch tensor larger than the device's caches, for `clear_cache`."""
         torch = _torch()
         return torch.empty(L2_BYTES // 4, dtype=torch.int, device=self.get_active_torch_device())
 
@@ -86,8 +86,8 @@ class Driver:
         return self
 
     def extents(self, grid: Any) -> tuple[int, int, int]:
-        """A grid's three extents, those that are not given being 1. LaunchError unless each is a number of programs
-        that this driver can start."""
+        """Return a grid's three extents; missing ones are 1. LaunchError unless this driver can start that many
+        programs along each axis."""
         if not hasattr(grid, "__len__"):
             shown = repr(grid) if hasattr(grid, "__index__") else "n"
             raise LaunchError(
@@ -121,12 +121,12 @@ class Driver:
         raise NotImplementedError
 
     def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
-        """How native code starts a loaded kernel; None where it cannot."""
+        """Return what native code needs to start a loaded kernel; None if it cannot."""
         return None
 
     def check_arrays(self, kernel: CompiledKernel, args: Sequence[object]) -> None:
-        """LaunchError if the arrays cannot be what the kernel does with them, or lie in a way that it was not compiled
-        for."""
+        """Raise LaunchError if the kernel must not use the arrays as it does, or if their layout is not the one that it
+        was compiled for."""
         given = list(kernel.arguments(args))
         signature = getattr(kernel.src, "signature", {})
         whole = len(signature) == len(args)
@@ -139,13 +139,13 @@ class Driver:
         check_memory(kernel, names, given)
 
     def address(self, x: object) -> Any:
-        """An argument as the native launcher takes it: arrays without `data_ptr` become addresses."""
+        """Return an argument as the native launcher takes it: arrays without `data_ptr` become addresses."""
         if is_numpy(x) or speaks_dlpack(x):
             return address_of_array(x)
         return number(x)
 
     def arguments(self, kernel: CompiledKernel, args: Iterable[object]) -> Iterable[Any]:
-        """All run-time arguments as the kernel's launcher takes them."""
+        """Return all run-time arguments as the kernel's launcher takes them."""
         address = self.address
         return [x if type(x) is int else address(x) for x in args]
 
@@ -158,7 +158,7 @@ def _torch() -> Any:
 
 
 def refuse_foreign(x: object, kind: str, place: str) -> None:
-    """ForeignPointerError for a tensor on a device that is not of the kind named, where it tells."""
+    """Raise ForeignPointerError for a tensor that names a device of another kind."""
     device = getattr(x, "device", None)
     if getattr(device, "type", kind) != kind:
         raise ForeignPointerError(device=str(device), place=place)

@@ -15,16 +15,16 @@ from tessera.runtime.arguments.dlpack import Memory, memory_of, on_cuda, speaks_
 from tessera.runtime.arguments.tensors import is_numpy
 
 HEADER = 4  # words of a report before its values: program, lock, check, element
-NOTHING = (1 << 63) - 1  # in place of the program while there is no report
+NOTHING = (1 << 63) - 1  # the value of the program while there is no report
 
 
 def _foreign(x: object) -> bool:
-    """Whether an array is of a library that speaks DLPack only."""
+    """Whether an array's library supports DLPack only."""
     return speaks_dlpack(x) and not is_numpy(x)
 
 
 class _Memory:
-    """Host memory of an array of some library, as the little of a tensor that launches ask for."""
+    """Host memory of an array of some library, with the few members of a tensor that launches use."""
 
     def __init__(self, memory: Memory):
         self.memory = memory
@@ -41,7 +41,7 @@ class _Memory:
 
 @contextmanager
 def hosted(args: Sequence[Any]) -> Generator[list[Any]]:
-    """The arguments with tensors of a GPU as host tensors of the same storages, copied back at the end."""
+    """Yield the arguments with a GPU's tensors as host tensors of the same storages; copy them back at the end."""
     storages: dict[int, tuple[Any, Any]] = {}  # by address → storage on the device, its copy
 
     def on_host(x: Any) -> Any:
@@ -66,7 +66,7 @@ def hosted(args: Sequence[Any]) -> Generator[list[Any]]:
 
 
 def checked_launcher(kernel: CompiledKernel, start: Callable[..., None]) -> Callable[..., None]:
-    """The launcher of a checked build; `start(gx, gy, gz, *arguments)` runs it."""
+    """Return the launcher of a checked build; `start(gx, gy, gz, *arguments)` runs it."""
     interp = importlib.import_module("tessera.interp")  # needs NumPy, which is slow to import
     rows: list[dict[str, Any]] = kernel.metadata.checks
     kinds: list[str] = kernel.metadata.args

@@ -23,7 +23,7 @@ HOST_HELP = "move the data to the device (torch: `.cuda()`), or pass host arrays
 
 
 class CudaDriver(Driver):
-    """NVIDIA GPUs through the CUDA driver API; shares device and stream with torch."""
+    """NVIDIA GPUs through the CUDA driver API; uses torch's current device and stream."""
 
     name = "cuda"
     grid_limits = (INT32_MAX, 65535, 65535)
@@ -34,11 +34,11 @@ class CudaDriver(Driver):
 
     def __init__(self) -> None:
         if not cuda.forked():
-            _ = self.api  # NoDeviceError now rather than at the first use
+            _ = self.api  # raise NoDeviceError now rather than at the first use
 
     @cached_property
     def api(self) -> cuda.Driver:
-        """The driver of this process, started."""
+        """The driver API of this process, initialised."""
         return cuda.driver()
 
     def get_current_target(self) -> GPUTarget:
@@ -60,7 +60,7 @@ class CudaDriver(Driver):
         return self.api.current_stream(self.api.current_device() if device is None else device)
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        """Sizes and rates under the names that tuning code asks for."""
+        """Return sizes and rates under the names that tuning code uses."""
         p = self.api.properties(device)
         return {
             "max_shared_mem": p.max_shared, "max_num_regs": p.registers_per_block, "warpSize": p.warp_size,
@@ -71,7 +71,8 @@ class CudaDriver(Driver):
     def load_binary(
         self, name: str, binary: bytes, shared: int, device: int
     ) -> tuple[int, int, int, int, int]:
-        """Load a cubin: module, function, and of a thread registers and spilled words, of a CTA the most threads."""
+        """Load a cubin; return module, function, registers and spilled words of a thread, and the most threads of a
+        CTA."""
         loaded = self.api.load(binary, name, shared, device)
         spills = loaded.local_bytes // 4
         return loaded.module, loaded.function, loaded.registers, spills, loaded.max_threads
@@ -80,7 +81,7 @@ class CudaDriver(Driver):
         self.api.unload(module)
 
     def set_printf_fifo_size(self, size: int) -> None:
-        """Bytes that `device_print` may write between two synchronisations of the current device."""
+        """Set how many bytes `device_print` may write between two synchronisations of the current device."""
         self.api.bind()
         self.api.call("cuCtxSetLimit", L_PRINTF_FIFO, size)
 
@@ -114,7 +115,7 @@ class CudaDriver(Driver):
             maps = TensorMaps(self.api, specs, code, precondition, instead, resident)
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: object) -> None:
-            # held until the launch has copied them
+            # must stay alive until the launch has copied them
             encoded = maps(args, (gx, gy, gz)) if maps is not None else None
             if encoded is not None:
                 if not encoded.usable:
@@ -125,21 +126,21 @@ class CudaDriver(Driver):
                     gx, gy, gz = encoded.blocks, 1, 1
             result = native(gx, gy, gz, stream, function, config.address, *args)
             if result in (INVALID_CONTEXT, INVALID_HANDLE):
-                # A thread that has not used CUDA yet, or whose device torch has changed but not made current.
+                # This thread has not used CUDA yet, or torch changed its device without making its context current.
                 self._bind_for(kernel.name, device)
                 result = native(gx, gy, gz, stream, function, config.address, *args)
             if result:
-                self.extents((gx, gy, gz))  # one of them may be the cause
+                self.extents((gx, gy, gz))  # perhaps the grid is the cause
                 check(result, config)
 
-        # what the native path reads as long as the kernel lives
+        # what the native path reads during the kernel's life
         launch.config, launch.maps = config, maps  # type: ignore[attr-defined]
         kernel.n_regs, kernel.n_spills = loaded.registers, loaded.local_bytes // 4
         kernel.n_max_threads = loaded.max_threads
         kernel.function, kernel.launcher, kernel.module = loaded.function, launch, loaded.module
 
     def _bind_for(self, name: str, device: int) -> None:
-        """Make current the context of the device that kernel `name` was loaded on, if that is the current device."""
+        """Make the context of the device current on which kernel `name` was loaded, if that is the current device."""
         current = self.get_current_device()
         if current != device:
             raise LaunchError(
@@ -150,7 +151,7 @@ class CudaDriver(Driver):
 
     def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
         config, api = getattr(kernel.launcher, "config", None), self.api
-        if config is None:  # someone's own launcher
+        if config is None:  # a launcher that somebody replaced
             return None
 
         def fail(result: int) -> None:

@@ -72,7 +72,7 @@ class CpuDriver(Driver):
         return super().address(x)
 
     def arguments(self, kernel: CompiledKernel, args: Iterable[object]) -> Iterable[Any]:
-        """A checked build wants the arrays, whose extents it checks."""
+        """Return the arrays themselves for a checked build, which checks their extents."""
         if kernel.metadata.debug == "check":
             return map(number, args)
         return super().arguments(kernel, args)
@@ -83,7 +83,7 @@ class CpuDriver(Driver):
         if not assumed:
             return
         given, kinds = list(kernel.arguments(args)), kernel.metadata.args
-        # A wrong number of arguments is for the launcher to report.
+        # The launcher reports a wrong number of arguments.
         if len(given) == len(kinds) and violates(assumed, kinds, given, range_of=_trusting):
             raise LaunchError(
                 f"two arrays of kernel {kernel.name} share memory, which this build does not expect",
@@ -105,7 +105,7 @@ class CpuDriver(Driver):
 
 
 def _trusting(x: object) -> tuple[int, int]:
-    """`memory_range` where a raw address stands for one byte: the caller answers for the memory behind it."""
+    """Return `memory_range`, or one byte for a raw address: the caller is responsible for the memory behind it."""
     return (x, 1) if isinstance(x, int) else memory_range(x)
 
 
@@ -129,7 +129,7 @@ class InterpreterDriver(Driver):
         return GPUTarget("interpreter", "numpy", 1)
 
     def address(self, x: object) -> Any:
-        return number(x)  # the interpreter wants the arrays, whose extents it checks
+        return number(x)  # the interpreter needs the arrays themselves, whose extents it checks
 
     def load_kernel(self, kernel: CompiledKernel) -> None:
         module = parse_module(kernel.asm["tir"])

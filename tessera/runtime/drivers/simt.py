@@ -13,7 +13,7 @@ from tessera.runtime.drivers.checked import hosted
 from tessera.runtime.drivers.host import InterpreterDriver
 from tessera.runtime.drivers.variants import fallback_of
 
-CTAS = 3  # that run at a time
+CTAS = 3  # running at a time
 THREADS = 1024  # of the largest CTA
 
 

@@ -1,5 +1,5 @@
-"""Makes fallback variants: code that relies on a launch precondition has a variant that does not, for launches where it
-fails.
+"""Makes fallback variants: code that relies on a launch precondition needs a variant without it, for launches that
+violate the precondition.
 
 The fallback variant is compiled, or found in the cache, when it is first needed."""
 
@@ -15,11 +15,12 @@ from tessera.config.forking import undivided
 from tessera.runtime.cache.disk import toolchain_fingerprint
 from tessera.runtime.cache.managers import kernel_cache
 
-LEVEL = "tir"  # the output that both are made of
+LEVEL = "tir"  # the level that both variants are compiled from
 
 
 class FallbackVariant:
-    """Holds the variant of a kernel that suits any launch, made and loaded once; native launches have its addresses."""
+    """The variant of a kernel that works for any launch, compiled and loaded once; native launches have its
+    addresses."""
 
     def __init__(self, kernel: CompiledKernel, driver: object) -> None:
         self.kernel, self.driver = kernel, driver
@@ -36,8 +37,8 @@ class FallbackVariant:
 
 
 def fallback_of(kernel: CompiledKernel) -> CompiledKernel:
-    """Compile the kernel without what its precondition is for. What is given up first is that arrays do not overlap,
-    then several programs of a CTA, then TMA for pointers, then TMA for what descriptors store."""
+    """Compile the kernel without an assumption that needs its precondition. The first one that it makes is dropped, in
+    this order: disjoint arrays, several programs per CTA, TMA for pointers, TMA for stores through descriptors."""
     m = kernel.metadata
     has_more = {
         "no_alias": hasattr(m, "assumes_no_alias"), "persistent": hasattr(m, "resident_ctas"),

@@ -19,9 +19,9 @@ _active: ContextVar[Any] = ContextVar("tessera_async_compile", default=None)
 
 
 class FutureKernel:
-    """A kernel that is being compiled: what launches and warm-ups in an AsyncCompileMode return.
+    """A kernel that is being compiled: launches and warm-ups in an AsyncCompileMode return it.
 
-    `result()`, like any attribute of a CompiledKernel, waits for it, and raises the errors of its compilation.
+    `result()` waits for the CompiledKernel and raises errors of its compilation. So does access to its attributes.
 
     Example:
         >>> from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +37,7 @@ class FutureKernel:
         self.kernel: Any = None
 
     def result(self, ignore_errors: bool = False) -> Any:
-        """The compiled kernel. Errors of its compilation are raised here, or give None if they are to be ignored."""
+        """Return the compiled kernel. Raise errors of its compilation, or return None for them with `ignore_errors`."""
         if self.kernel is not None:
             return self.kernel
         try:
@@ -56,10 +56,10 @@ class FutureKernel:
 
 
 class AsyncCompileMode:
-    """Context manager: compilations inside of it run in `executor`, and leaving it waits for all of them.
+    """A context manager whose compilations run in `executor`; leaving it waits for all of them.
 
-    Launches and warm-ups inside return FutureKernels. The first error of a compilation is raised on leaving unless
-    `ignore_errors`. Modes that are nested raise RuntimeError.
+    Launches and warm-ups inside return FutureKernels. On leaving, the first error of a compilation is raised unless
+    `ignore_errors`. Nested modes raise RuntimeError.
 
     Example:
         >>> from concurrent.futures import ThreadPoolExecutor
@@ -79,7 +79,7 @@ class AsyncCompileMode:
     def submit(
         self, key: Hashable, work: Callable[[], object], finish: Callable[[Any], object]
     ) -> FutureKernel:
-        """The FutureKernel of `key`; `work` runs in the executor unless that key was submitted before."""
+        """Return the FutureKernel of `key`; `work` runs in the executor unless that key was submitted before."""
         found = self.future_kernels.get(key)
         if found is not None:
             return found
@@ -102,11 +102,11 @@ class AsyncCompileMode:
         trace: TracebackType | None,
     ) -> None:
         _active.reset(self._token)
-        # In order of completion, so that the executor's threads never wait for this one.
+        # In order of completion, so that the executor's threads never wait for this thread.
         for future in import_module("concurrent.futures").as_completed(self.raw_futures):
             self.future_kernels[future._key].result(self.ignore_errors or error is not None)  # type: ignore[attr-defined]
 
 
 def active_mode() -> AsyncCompileMode | None:
-    """The mode that this context is in."""
+    """Return the mode that this context is in."""
     return _active.get()

@@ -1,4 +1,4 @@
-"""Holds what a kernel function keeps of its launches: its binder, compiled kernels by device, how arguments are
+"""Holds a kernel function's state for its launches: its binder, its compiled kernels by device, and how arguments are
 picked."""
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ OPTIONS = frozenset(f.name for f in dataclasses.fields(Options)) - {
 }
 
 
-# Compile-time values of these types are equal only if they are the same; 1, 1.0 and True are equal, 0.0 and -0.0 too.
+# For these types equality means the same compile-time value; 1, 1.0 and True are equal, and so are 0.0 and -0.0.
 _EXACT = (bool, int, str, type(None), dtype, JITCallable, FunctionType, type)
 
 
 def _exact(kind: object, value: Any) -> Any:
-    """The part of a key for a tuple, whose class decides what its fields mean, or for a compile-time value."""
+    """Return the part of a key for a tuple, whose class determines its fields' meaning, or for a compile-time value."""
     if isinstance(kind, tuple):
         kinds = cast("tuple[object, ...]", kind)
         return (kinds.__class__, *(_exact(k, x) for k, x in zip(kinds, value, strict=True)))
@@ -44,7 +44,7 @@ def _exact(kind: object, value: Any) -> Any:
 
 
 def launch_key(pairs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What a kernel function's compiled kernels are kept by: specialised arguments and options."""
+    """Return the key of a compiled kernel of a kernel function: specialised arguments and options."""
     exact = tuple(
         [p if p[0].__class__ is str and p[0] != "constexpr" else _exact(*p) for p in pairs]
     )
@@ -78,7 +78,7 @@ class Prepared:
 
 
 class KernelCache(dict[Any, Any]):
-    """Specialisation key → CompiledKernel. Emptying it makes the next launches look and compile again."""
+    """Specialisation key → CompiledKernel. Clearing it makes the next launches look up and compile again."""
 
     def __init__(self, owner: Any) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class DeviceCaches(dict[Any, tuple[Any, ...]]):
         ] = {}  # what was compiled with other knobs
 
     def renew(self) -> None:
-        """Put everything aside, targets and back ends too, if a knob that compilation depends on has changed."""
+        """Set everything aside, targets and back ends too, if a knob that compilation depends on has changed."""
         if self.changes != epoch.value:
             before, self.knobs = self.knobs, repr(knobs.cache_key_values())
             self.changes = epoch.value
@@ -146,8 +146,9 @@ class DeviceCaches(dict[Any, tuple[Any, ...]]):
 def make_binder(
     fn: JITCallable,
 ) -> Callable[..., tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]]]:
-    """A function with the kernel's own signature that returns (argument values, specialisation pairs, options)."""
-    own = "__tessera_"  # names of the text's own, which no parameter has
+    """Return a function with the kernel's own signature that returns (argument values, specialisation pairs,
+    options)."""
+    own = "__tessera_"  # a prefix of the generated text's own names, which no parameter has
     scope: dict[str, Any] = {}
     parts: list[str] = []
     keys: list[str] = []
@@ -170,13 +171,14 @@ def make_binder(
     scope |= {f"{own}refused": SpecializationError, f"{own}blamed": partial(_blamed, fn)}
     exec(text, scope)
     bind = scope["bind"]
-    bind.__qualname__ = fn.__name__  # what Python says of missing and surplus arguments
+    bind.__qualname__ = fn.__name__  # for Python's errors about missing and surplus arguments
     both = OPTIONS.intersection(names)
     return _with_options(bind, tuple(both)) if both else bind
 
 
 def _with_options(bind: Callable[..., Any], both: tuple[str, ...]) -> Callable[..., Any]:
-    """`bind` for a kernel with parameters named as options: one that is passed by keyword is the option as well."""
+    """Return `bind` for a kernel with parameters named like options: such a keyword argument sets the option as
+    well."""
 
     def bind_both(*args: Any, **kwargs: Any) -> Any:
         values, pairs, options = bind(*args, **kwargs)
@@ -193,7 +195,7 @@ def _with_options(bind: Callable[..., Any], both: tuple[str, ...]) -> Callable[.
 def _blamed(
     fn: JITCallable, error: SpecializationError, values: tuple[object, ...]
 ) -> SpecializationError:
-    """The error with a note which argument is the one that cannot be specialised."""
+    """Return the error with a note that names the argument that cannot be specialised."""
     for p, x in zip(fn.params, values, strict=True):
         try:
             specializer(p)(x)

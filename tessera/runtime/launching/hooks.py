@@ -1,4 +1,4 @@
-"""Makes what hooks receive: of a launch its metadata, of a compilation what is compiled and how."""
+"""Makes the arguments of hooks: the metadata of a launch, or what is compiled and how."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLAGS = (
 
 
 class JitFunctionInfo(NamedTuple):
-    """What cache hooks learn of a kernel function."""
+    """The facts about a kernel function that cache hooks get."""
 
     module: str
     name: str
@@ -29,7 +29,7 @@ class JitFunctionInfo(NamedTuple):
 
 
 def around(kernel: CompiledKernel) -> tuple[Callable[..., Any], Callable[[Any], None]]:
-    """The launch hooks as native code calls them: (grid, stream, values) → metadata before, metadata after a launch."""
+    """Wrap the launch hooks for native code: (grid, stream, values) → metadata before, metadata after a launch."""
     before, after = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
 
     def enter(gx: int, gy: int, gz: int, stream: int, *values: object) -> Any:
@@ -49,7 +49,7 @@ def hook_arguments(
     src: ASTSource, key: object, keys: object, options: dict[str, Any], parsed: object, target: GPUTarget, device: int,
     warmup: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """The keyword arguments of cache hooks; empty where no hook is set."""
+    """Return the keyword arguments of cache hooks; empty if no hook is set."""
     if knobs.runtime.jit_cache_hook is None and knobs.runtime.jit_post_compile_hook is None:
         return {}
     fn = src.fn

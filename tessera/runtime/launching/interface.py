@@ -12,7 +12,7 @@ from tessera.errors import HostOnly, NotAFunction
 from tessera.language.by_name import ByName
 from tessera.runtime.arguments.tensors import MockTensor
 
-# The function under a decorator, which Python pickles by name, has none.
+# Left out of pickles: pickle looks functions up by name, and this one finds the kernel in place of its function.
 UNPICKLED = (
     "base_fn",
     "__wrapped__",
@@ -20,14 +20,14 @@ UNPICKLED = (
 
 
 class KernelInterface(ByName):
-    """Base of jitted functions, autotuners and heuristics.
+    """The base class of jitted functions, autotuners and heuristics.
 
-    A subclass defines `run(*args, grid, warmup, **kwargs)`. `arg_names` are the kernel's parameters in order;
-    `fn` is what the object wraps: another KernelInterface, or in the end the Python function.
+    A subclass defines `run(*args, grid, warmup, **kwargs)`. `arg_names` are the kernel's parameters in order; `fn` is
+    the wrapped object: another KernelInterface, or in the end the Python function.
     """
 
     fn: Any
-    __name__: str  # of the innermost function, as its other dunder names
+    __name__: str  # of the innermost function, like its other dunder names
 
     def run(self, *args: object, grid: object, warmup: bool, **kwargs: object) -> Any:
         raise NotImplementedError
@@ -37,11 +37,12 @@ class KernelInterface(ByName):
         return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **kwargs)
 
     def check_fit(self, *args: object, **kwargs: object) -> None:
-        """OutOfResources if a launch with these arguments certainly needs more than the device has. What is known
-        before anything is compiled decides."""
+        """Raise OutOfResources if a launch with these arguments certainly needs more than the device has, judging by
+        what is known before anything is compiled."""
 
     def __getitem__(self, grid: object) -> Callable[..., Any]:
-        """`kernel[grid](*args, **options)`; the grid is a sequence of 1 to 3 ints, or a callable giving one."""
+        """Return `kernel[grid]`, to be called with (*args, **options). `grid`: 1 to 3 ints, or a callable that returns
+        them."""
         return partial(self.run, grid=grid, warmup=False)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
@@ -49,7 +50,7 @@ class KernelInterface(ByName):
 
 
 class Wrapper(KernelInterface):
-    """Base of what launches another kernel with more arguments: `fn`."""
+    """The base class of objects that launch another kernel, `fn`, with more arguments."""
 
     def __init__(self, decorator: str, fn: object, arg_names: Sequence[str]) -> None:
         if not hasattr(fn, "run"):
@@ -61,12 +62,12 @@ class Wrapper(KernelInterface):
         self._describe()
 
     def _describe(self) -> None:
-        """Take the name, the module and the documentation of the Python function."""
+        """Take over the name, the module and the documentation of the Python function."""
         self.base_fn = innermost_function(self.fn)
         functools.update_wrapper(self, self.base_fn, updated=())
 
     def __copy__(self) -> Self:
-        """Another object, whose attributes may be changed."""
+        """Return another object, whose attributes may be changed."""
         made = type(self).__new__(type(self))
         made.__setstate__(self.__getstate__())
         return made
@@ -83,7 +84,7 @@ class Wrapper(KernelInterface):
 
 
 def innermost_function(fn: Any) -> Any:
-    """The Python function under any number of wrappers."""
+    """Return the Python function under any number of wrappers."""
     while not inspect.isfunction(fn) and getattr(fn, "fn", None) is not None:
         fn = fn.fn
     return fn

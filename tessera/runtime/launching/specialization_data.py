@@ -15,7 +15,7 @@ from tessera.language.callable import JITCallable
 def encode(
     name: str, signature: dict[str, Any], keys: Any, options: dict[str, Any], target: GPUTarget
 ) -> str:
-    """JSON of a specialisation: types, keys and options by name."""
+    """Return a specialisation as JSON: types, keys and options by name."""
     fields = {
         "name": name,
         "target": [target.backend, target.arch, target.warp_size],
@@ -29,7 +29,7 @@ def encode(
 def decode(
     data: str, name: str, arg_names: list[str], target: GPUTarget, fn: JITCallable
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """(pairs, options) of a specialisation of kernel `name`. ForeignSpecialization if it is another's."""
+    """Return (pairs, options) of a specialisation of kernel `name`. ForeignSpecialization if it is another kernel's."""
     fields = json.loads(data)
     if fields["name"] != name:
         raise ForeignSpecialization(found=fields["name"], name=name)

@@ -13,7 +13,7 @@ IN_DOUBT = -(1 << 63)
 
 @native(attributes="alwaysinline")
 def relation(x: u64, bytes_x: i64, y: u64, bytes_y: i64) -> i64:
-    """How the memory behind two addresses overlaps; IN_DOUBT is set if only a bound of its size says that it does."""
+    """Return how the memory behind two addresses overlaps; IN_DOUBT is set if only an upper bound of a size says so."""
     if x == 0 or y == 0:
         return 0
     if x == y:
@@ -27,7 +27,8 @@ def relation(x: u64, bytes_x: i64, y: u64, bytes_y: i64) -> i64:
 
 @native(exported=True)
 def fast_relations(slots: Pointer[i64], sizes: Pointer[i64], n: i64) -> i64:
-    """The relations of all pairs of pointers (aliasing.relations); negative: only bounds say that some overlap."""
+    """Return the relations of all pairs of pointers (aliasing.relations); negative if some overlap only by size
+    bounds."""
     starts = array(u64, n)
     lengths = array(i64, n)
     count = pair = bits = 0
@@ -50,7 +51,7 @@ def fast_relations(slots: Pointer[i64], sizes: Pointer[i64], n: i64) -> i64:
 def relate(
     d: Head, values: Pointer[Object], slots: Pointer[i64], sizes: Pointer[i64], n: i64, units: i64
 ) -> i64:
-    """The relations of all pairs of pointers, exactly; negative if Python must find them."""
+    """Return the relations of all pairs of pointers, exactly; negative if Python must find them."""
     coarse = fast_relations(slots, sizes, units)
     if coarse >= 0:
         return coarse

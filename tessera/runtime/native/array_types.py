@@ -34,7 +34,7 @@ from tessera.utilities import number
 
 METH_NOARGS = 0x04
 MOST_TYPES = 64
-# Element type as an array library gives it → ours, which lives for ever.
+# Element type as an array library gives it → ours, which is never freed.
 _ELEMENTS: dict[object, dtype] = {}
 
 Words = ctypes.Array[ctypes.c_uint64]
@@ -44,7 +44,7 @@ _READINGS = {int: READ_INTEGER, float: READ_REAL, bool: READ_TRUTH}
 
 
 def words(*values: int) -> Words:
-    """A ctypes array of 8-byte words, at least one."""
+    """Return a ctypes array of 8-byte words, at least one."""
     return (ctypes.c_uint64 * max(1, len(values)))(*(v & (1 << 64) - 1 for v in values))
 
 
@@ -58,13 +58,13 @@ class ArrayTypes:
         self.context = words(0)
         self.known: dict[type, object] = {}
         self.layout: Layout | None = None
-        self._learning = threading.Lock()  # held while torch is looked at
+        self._learning = threading.Lock()  # held while torch is inspected
         self.learn_numpy()
 
     def add(
         self, kind: type, reading: int, fields: tuple[int, ...] = (), keep: object = None
     ) -> None:
-        """`fields`: what follows type and kind in an ArrayType."""
+        """Add a type; `fields`: what follows type and kind in an ArrayType."""
         if kind in self.known or len(self.known) >= MOST_TYPES:
             return
         at = len(self.known) * ROW_WORDS
@@ -73,7 +73,7 @@ class ArrayTypes:
         self.known[kind] = keep
 
     def learn_numpy(self) -> None:
-        """Add NumPy's arrays once NumPy is there."""
+        """Add NumPy's arrays if NumPy has been imported."""
         numpy = sys.modules.get("numpy")
         if numpy is not None and numpy.ndarray not in self.known:
             self.add(numpy.ndarray, READ_NUMPY)
@@ -81,7 +81,7 @@ class ArrayTypes:
                 self._add_number(numpy.dtype(code).type(0))
 
     def learn_numbers(self, values: Iterable[object]) -> None:
-        """Add the types of scalars of other packages (ml_dtypes) among values, in tuples too."""
+        """Add the types of other packages' scalars (ml_dtypes) among values, also those in tuples."""
         for x in values:
             if isinstance(x, tuple):
                 self.learn_numbers(cast("tuple[object, ...]", x))
@@ -98,13 +98,13 @@ class ArrayTypes:
         self.numbers[at] = id(kind)
 
     def learn(self, x: object) -> bool:
-        """Add the type of an array; False for objects that are none."""
+        """Add the type of an array; return False for other objects."""
         kind = type(x)
         if kind in self.known:
             return True
         if not self._learning.acquire(blocking=False):
-            # Torch is being looked at, by another thread, or by this one: a library may replace the very operations
-            # that make its tensors with kernels, whose launches come here. Their launches stay with Python.
+            # Torch is being inspected, by another thread or by this one: a library may replace the very operations that
+            # make its tensors with kernels, whose launches come here. Python runs those launches.
             return False
         try:
             return self._learn(x, kind)
@@ -121,7 +121,7 @@ class ArrayTypes:
         return kind in self.known
 
     def _layout(self, x: object) -> int:
-        """Address of the TensorLayout of torch's tensors if it is that of `x`, else 0."""
+        """Return the address of the TensorLayout of torch's tensors if it is right for `x`, else 0."""
         torch = sys.modules.get("torch")
         if torch is None or type(x) not in (torch.Tensor, torch.nn.Parameter):
             return 0
@@ -133,7 +133,7 @@ class ArrayTypes:
 
 
 def _c_functions(x: Any) -> tuple[list[object], list[int]] | None:
-    """The accessors of a torch tensor and their C functions; None where some are not C functions."""
+    """Return the accessors of a torch tensor and their C functions; None if some are not C functions."""
     kind = type(cast("object", x))
     storage: object = x.untyped_storage() if hasattr(x, "untyped_storage") else None
     members: list[object] = [
@@ -150,8 +150,8 @@ def _c_functions(x: Any) -> tuple[list[object], list[int]] | None:
 
 
 def _c_function(member: object) -> list[int] | None:
-    """The C function of a method without arguments, or getter and closure of an attribute; None for anything else."""
-    # PyMethodDescrObject and PyGetSetDescrObject: three words after the object's head lies the C definition.
+    """Return the C function of a method without arguments, or getter and closure of an attribute, else None."""
+    # PyMethodDescrObject and PyGetSetDescrObject: the C definition follows three words after the object's head.
     definition = id(member) + object.__basicsize__ + 24
     if isinstance(member, types.GetSetDescriptorType):
         return [_pointer(_pointer(definition) + 8), _pointer(_pointer(definition) + 32)]
@@ -172,10 +172,10 @@ def array_types() -> ArrayTypes:
 
 # --- by Python -------------------------------------------------------------------------------------------------------
 def read_array(x: Any) -> tuple[int, dtype, bool, int, int, int]:
-    """(address, element type, on CUDA, bytes of the storage, bytes from the address to its end, READ_ONLY and STRIDED
-    where they hold) of any array.
+    """Read any array: (address, element type, on CUDA, bytes of the storage, bytes from the address to its end,
+    READ_ONLY and STRIDED if they hold).
 
-    TypeError for what is none."""
+    TypeError for other objects."""
     flags = READ_ONLY * (why_read_only(x) is not None) | STRIDED * (strided(x) is not None)
     if hasattr(x, "data_ptr") or is_numpy(x):
         address, left = memory_range(x)
@@ -192,7 +192,7 @@ def read_array(x: Any) -> tuple[int, dtype, bool, int, int, int]:
 
 
 def _numpy_type(typestr: str) -> str:
-    """ "<f4" as "float32"."""
+    """Return "float32" for "<f4"."""
     names = {"f": "float", "i": "int", "u": "uint"}
     if typestr[1] == "b":
         return "bool"
@@ -212,7 +212,7 @@ def _element(kind: object) -> dtype:
 
 
 def place_of(x: object) -> str | None:
-    """ "cpu" or "cuda" of an array, or of the first one in a tuple; None for other objects."""
+    """Return "cpu" or "cuda" for an array, or for the first one in a tuple; None for other objects."""
     if is_numpy(x):
         return "cpu"
     if isinstance(x, tuple):
@@ -238,6 +238,6 @@ def _on_cuda(x: object) -> bool:
 def _readable(x: object) -> bool:
     try:
         read_array(x)
-    except Exception:  # whatever a foreign object raises, its launches stay with Python
+    except Exception:  # whatever a foreign object raises: Python runs its launches
         return False
     return True

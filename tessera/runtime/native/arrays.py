@@ -1,7 +1,7 @@
 """Reads, in native code, address, element type, device and size of an array.
 
-A row of Head.rows tells how for each type: NumPy's arrays and torch's tensors by their fields (`torch_layout`), tensors
-by torch's accessors where the fields are not known, other arrays by a Python function.
+A row of Head.rows says how, for each type: NumPy's arrays and torch's tensors by their fields (`torch_layout`), tensors
+by torch's accessors if the fields' offsets are unknown, other arrays by a Python function.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ C_ORDER, WRITABLE = 1, 0x400  # flags of NumPy
 
 
 class Memory(Struct):
-    """What is known of an array."""
+    """The facts about an array."""
 
     address: i64
     dtype: i64
     device: i64  # 1: CUDA
     bytes: i64  # of the storage
-    left: i64  # from the address to the end of the storage, AT_MOST added where that is a bound
+    left: i64  # from the address to the end of the storage, plus AT_MOST if that is a bound
     flags: i64  # READ_ONLY and STRIDED
 
 
 @native
 def read_numpy(o: NumpyArray, found: Memory) -> bool:
-    """False: a view of something else than an array. The array at the root of views is contiguous, so its size is the
-    largest product of an extent and its stride."""
+    """Read a NumPy array; False if it is a view of something else than an array. The array at the root of views is
+    contiguous, so its size is the largest product of an extent and its stride."""
     root = o
     while (base := root.base) is not None:
         if base.type is not o.type:
@@ -83,7 +83,7 @@ def word(base: i64, offset: i64) -> i64:
 
 @native
 def read_fields(o: Object, row: ArrayType, found: Memory) -> bool:
-    """An ordinary torch tensor; false: ask the accessors."""
+    """Read an ordinary torch tensor; False if the accessors must be asked."""
     at = row.layout
     if at is None:
         return False
@@ -181,7 +181,7 @@ def read_array(d: Head, o: Object, row: ArrayType, found: Memory) -> bool:
 
 @native
 def place_array(d: Head, o: Object, cursor: Cursor) -> bool:
-    """Key words, address and size of an array; the first one decides on the place. False: no array of a known type."""
+    """Write key words, address and size of an array; the first one decides the place. False if its type is unknown."""
     row = d.rows
     while row.type is not o.type:
         if integer(row.type) == 0:
@@ -205,7 +205,7 @@ def place_array(d: Head, o: Object, cursor: Cursor) -> bool:
 
 @native
 def number(d: Head, o: Object) -> Object | None:
-    """The Python number of a NumPy scalar, a new reference; None for other objects."""
+    """Return the Python number of a NumPy scalar, a new reference; None for other objects."""
     row = d.numbers
     while row.type is not o.type:
         if integer(row.type) == 0:

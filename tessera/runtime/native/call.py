@@ -1,7 +1,7 @@
 """Implements the native launcher: it converts Python arguments of known types, releases the GIL and starts a kernel.
 
-One piece of code serves every signature: what differs lies in the `Launcher` that is the builtin function's `self`, a
-kind for each argument behind it. So a new signature costs microseconds, not a compilation.
+The same code serves every signature. What differs is data in the `Launcher`, the builtin function's `self`, which ends
+in a kind for each argument. So a new signature costs microseconds, not a compilation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GRID, STREAM, FUNCTION, CONFIG, LEADING = 0, 3, 4, 5, 6  # arguments in front of
 
 @native
 def read_leading(d: Launcher, objects: Pointer[Object], given: i64, leading: Pointer[i64]) -> bool:
-    """False, here and below: an exception is set."""
+    """Read the leading arguments. False, here and below: an exception is set."""
     if given != d.count + LEADING:
         text = b"the launcher takes %zd arguments, but got %zd"
         c.PyErr_Format(d.type_error, text, d.count + LEADING, given)
@@ -43,7 +43,7 @@ def read_leading(d: Launcher, objects: Pointer[Object], given: i64, leading: Poi
 def convert_all(
     d: Launcher, objects: Pointer[Object], slots: Pointer[i64], places: Pointer[i64]
 ) -> bool:
-    """Arguments into slots; places[i]: the address of argument i's value."""
+    """Convert arguments into slots; places[i]: the address of argument i's value."""
     for i in range(d.count):
         kind = i64(d.kinds[i])
         places[i] = integer(slots + i)
@@ -58,8 +58,8 @@ def convert_all(
 
 @native(exported=True)
 def launch(self: Object, objects: Pointer[Object], given: i64) -> Object | None:
-    """Is called as builtin(grid x, y, z, stream or pool, function, launch template or bytes of scratch, *arguments);
-    gives the status."""
+    """Launch: builtin(grid x, y, z, stream or pool, function, launch template or bytes of scratch, *arguments). Return
+    the status."""
     d = cast(Launcher, c.PyBytes_AsString(self))
     leading = array(i64, LEADING)
     if not read_leading(d, objects, given, leading):

@@ -15,7 +15,7 @@ from tessera.runtime.native.structures import Cursor, Head, Mode, Tag
 
 @native
 def constant(d: Head, o: Object, key: Pointer[i64]) -> bool:
-    """Two key words of a compile-time value; false: not one that can be compared natively."""
+    """Write two key words of a compile-time value; False if native code cannot compare such values."""
     if o.type is d.int:
         overflow = array(i32, 1)
         key[0] = Tag.C_INT
@@ -37,8 +37,8 @@ def constant(d: Head, o: Object, key: Pointer[i64]) -> bool:
 
 @native
 def classify(d: Head, o: Object, mode: i64, cursor: Cursor) -> bool:
-    """Key words, slot and size of one argument; the size is that of the memory from a pointer on (Memory.left), -1 for
-    other arguments. False: let Python see to it."""
+    """Write key words, slot and size of one argument; the size is that of the memory behind a pointer (Memory.left), -1
+    for other arguments. False if Python must handle it."""
     rule = mode & 255
     if rule == Mode.CONSTANT:
         cursor.size[0] = -1
@@ -61,14 +61,14 @@ def classify(d: Head, o: Object, mode: i64, cursor: Cursor) -> bool:
         return rule != Mode.POINTER
     if place_array(d, o, cursor):
         if rule != Mode.DEFAULT:
-            cursor.key[0] &= -2  # alignment counts by the default rules only
+            cursor.key[0] &= -2  # only the default rules use alignment
         return True
     return unlike(d, o, mode, cursor)
 
 
 @native
 def unlike(d: Head, o: Object, mode: i64, cursor: Cursor) -> bool:
-    """A scalar of NumPy, whose float64 is a float."""
+    """Classify a scalar of NumPy, whose float64 is a float."""
     plain = number(d, o)
     if plain is not None:
         known = classify(d, plain, mode, cursor)
@@ -107,7 +107,7 @@ def real(o: Object, cursor: Cursor) -> bool:
 
 @native
 def annotated(d: Head, o: Object, mode: i64, cursor: Cursor) -> bool:
-    """A number for a parameter whose annotation tells the type."""
+    """Classify a number for a parameter whose annotation determines the type."""
     if o.type is not d.int and o.type is not d.float:
         plain = number(d, o)
         if plain is not None:

@@ -1,8 +1,8 @@
 """Classifies, in native code, arguments of one or several units: plain values, tuples and descriptors.
 
-A tuple is a unit with its length and type, then its items, which are compile-time values where the parameter is one. A
+A tuple is a unit with its length and type, then its items, which are compile-time values if the parameter is. A
 descriptor of rank r is 1 + 2 r units, which all reach the binary: the base with its element type, the extents with
-those of the block, the strides; the first of these has padding and rounding in its key words.
+those of the block, the strides. The key words of its first stride's unit hold padding and rounding, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST = (1 << 31) - 1
 
 @native
 def unit(cursor: Cursor, tag: i64, word: i64, value: i64) -> None:
-    """A unit that points at no memory."""
+    """Write a unit that is not a pointer."""
     cursor.key[0] = tag
     cursor.key[1] = word
     cursor.slot[0] = value
@@ -40,7 +40,7 @@ def advance(cursor: Cursor) -> None:
 
 @native
 def argument(d: Head, o: Object, mode: i64, cursor: Cursor) -> bool:
-    """The units of one argument. False: let Python see to it."""
+    """Write the units of one argument. False if Python must handle it."""
     if cursor.room < 1:
         return False
     rule = mode & 255
@@ -63,7 +63,7 @@ def is_tuple(o: Object) -> bool:
 
 @native
 def place_tuple(d: Head, o: Tuple, mode: i64, cursor: Cursor) -> bool:
-    """`mode`: of the items."""
+    """Write a tuple's units; `mode` is that of the items."""
     unit(cursor, o.size << 8 | Tag.TUPLE, integer(o.type), 0)
     for i in range(o.size):
         if not argument(d, o.items[i], mode, cursor):
@@ -78,7 +78,7 @@ class Sequence(Struct):
 
 @native
 def sequence(d: Head, o: Object, found: Sequence) -> bool:
-    """Items and length of a list or tuple."""
+    """Read items and length of a list or tuple."""
     found.length = cast(Sized, o).size
     if o.type is d.list:
         found.items = cast(List, o).items
@@ -89,7 +89,7 @@ def sequence(d: Head, o: Object, found: Sequence) -> bool:
 
 @native
 def extent(d: Head, x: Object) -> i64:
-    """An int; -1 for other values and those of more than 64 bits."""
+    """Return an int; -1 for other values and those of more than 64 bits."""
     overflow = array(i32, 1)
     return c.PyLong_AsLongLongAndOverflow(x, overflow) if x.type is d.int else -1
 
@@ -115,7 +115,7 @@ def place_descriptor(d: Head, o: Object, cursor: Cursor) -> bool:
 
 @native
 def place_fields(d: Head, fields: Pointer[Object], cursor: Cursor) -> bool:
-    """The units of a descriptor with these fields."""
+    """Write the units of a descriptor with these fields."""
     first = cursor.key
     if not place_array(d, fields[0], cursor):
         return False

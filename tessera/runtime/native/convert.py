@@ -28,7 +28,7 @@ SUCCESS, INVALID_VALUE = 0, 1  # CUresult
 
 @native
 def convert(d: Converter, o: Object, kind: i64, slot: Pointer[i64], index: i64) -> bool:
-    """Put the value of argument number `index` into *slot. False: an exception is set."""
+    """Write the value of argument number `index` to *slot. False: an exception is set."""
     if kind == Kind.POINTER:
         return pointer(d, o, slot, index)
     if kind == Kind.I64:
@@ -52,7 +52,7 @@ def convert(d: Converter, o: Object, kind: i64, slot: Pointer[i64], index: i64) 
 
 @native
 def narrow(d: Converter, o: Object, kind: i64, slot: Pointer[i64], index: i64) -> bool:
-    """An integer of 8, 16 or 32 bits."""
+    """Convert an integer of 8, 16 or 32 bits."""
     given = c.PyLong_AsLongLong(o)
     if given == -1 and c.PyErr_Occurred() is not None:
         return False
@@ -79,7 +79,7 @@ def real(o: Object, kind: i64, slot: Pointer[i64]) -> bool:
         cast(Pointer[f64], slot)[0] = x
     elif kind == Kind.F16:
         if c.PyFloat_Pack2(x, slot, 1) < 0:
-            # too large to be finite: IEEE rounding gives infinity where Python raises
+            # too large to be finite: IEEE rounding gives infinity, Python raises
             c.PyErr_Clear()
             infinity = i16(HALF_INFINITY - (1 << 15) if x < 0.0 else HALF_INFINITY)
             cast(Pointer[i16], integer(slot))[0] = infinity
@@ -92,7 +92,7 @@ def real(o: Object, kind: i64, slot: Pointer[i64]) -> bool:
 
 @native
 def pointer(d: Converter, o: Object, slot: Pointer[i64], index: i64) -> bool:
-    """The address of a pointer-like object."""
+    """Write the address of a pointer-like object."""
     if o is d.none:
         slot[0] = 0
         return True
@@ -113,8 +113,8 @@ def pointer(d: Converter, o: Object, slot: Pointer[i64], index: i64) -> bool:
 
 @native
 def reachable(d: Converter, slot: Pointer[i64], index: i64) -> bool:
-    """Make an address the one that the GPU uses; an error where it reaches no memory there. Other failures (no context
-    in this thread) are left for the launch to report."""
+    """Replace an address with the one that the GPU uses; an error if the GPU reaches no memory there. The launch
+    reports other failures (no context in this thread)."""
     check = d.check
     if check is not None:
         mapped = array(i64, 1)

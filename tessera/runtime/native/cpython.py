@@ -1,6 +1,6 @@
-"""Declares what native code uses of CPython: the layouts of its objects and the functions of its C interface.
+"""Declares the parts of CPython that native code uses: the layouts of its objects and functions of its C interface.
 
-References are new where the C interface's are; a function that gives `Object | None` gives None where it has raised.
+References are new where the C interface's are; a function typed `Object | None` returns None if it has raised.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def PyDict_New() -> Object | None: ...
 def PyDict_SetItem(d: Object, key: Object, value: Object) -> i32: ...
 @external
 def PyDict_GetItemWithError(d: Object, key: Object) -> Object | None:
-    """A borrowed reference."""
+    """Return a borrowed reference."""
     ...
 
 
@@ -117,7 +117,7 @@ def Py_IncRef(x: Object) -> None: ...
 def Py_DecRef(x: Object | None) -> None: ...
 @external
 def PyErr_Occurred() -> Object | None:
-    """A borrowed reference."""
+    """Return a borrowed reference."""
     ...
 
 

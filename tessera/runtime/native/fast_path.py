@@ -1,8 +1,8 @@
 """Implements the fast path of launches: native code binds, looks up and starts `kernel[grid](...)`.
 
-`FastPath` belongs to one kernel function. Its `launch(grid, *args, **kwargs)` is a builtin function; what that has not
-seen goes to the kernel's Python path, which calls `install` with the key it was given so that the next such launch is
-native. An entry is valid under one count of knob changes (`config.epoch`); it is renewed in place after a change.
+`FastPath` belongs to one kernel function. Its `launch(grid, *args, **kwargs)` is a builtin function. A launch that it
+has not seen goes to the kernel's Python path, which calls `install` with the given key so that the next such launch is
+native. An entry is valid for one count of knob changes (`config.epoch`); after a change it is renewed in place.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from tessera.runtime.native.tensor_maps import TensorMaps
 from tessera.utilities import number
 
 METH_FASTCALL_KEYWORDS = 0x82
-MOST_ENTRIES = 4096  # of a kernel function; more specialisations launch through Python
+MOST_ENTRIES = 4096  # of a kernel function; further specialisations launch through Python
 TORCH = sys.intern("torch")
-# Compile-time values of these types are told apart by identity, so they must not change nor be made anew.
+# Compile-time values of these types are compared by identity, so they must neither change nor be made anew.
 BY_IDENTITY = (type(None), bool, int, float, str, dtype, JITCallable, types.FunctionType, type)
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """How a loaded kernel is started natively: what a driver gives. Addresses, except for `stream` and `fail`."""
+    """How native code starts a loaded kernel; a driver makes it. All are addresses except `stream` and `fail`."""
 
     cuda: bool
     entry: int  # cuLaunchKernelEx, or the thread pool's launch
@@ -68,7 +68,7 @@ class Start:
     pool: int
     stream: Callable[[int], int] | None  # cuda: device → raw stream
     device: int
-    fail: Callable[[int], None]  # raises what a non-zero status says
+    fail: Callable[[int], None]  # raises the error of a non-zero status
     context: int = 0  # cuda: address of cuCtxGetCurrent
     maps: TensorMaps | None = None
     enter: Callable[..., object] | None = None  # hooks around the launch, see structures.Entry
@@ -84,7 +84,7 @@ def _method() -> MethodDef:
 
 
 def supported() -> bool:
-    """The native code relies on the Python lock."""
+    """Whether Python has its global lock, on which the native code relies."""
     enabled = getattr(sys, "_is_gil_enabled", None)
     return enabled is None or enabled()
 
@@ -104,7 +104,7 @@ def _descriptor_fields() -> tuple[Words, list[str]]:
 
 
 class Held(str):
-    """The module's name that Python's errors, and Dynamo, find with a builtin function; it keeps `objects` alive."""
+    """A builtin function's module name, for Python's errors and Dynamo; it also keeps `objects` alive."""
 
     __slots__ = ("objects",)
     objects: list[object]
@@ -117,7 +117,7 @@ class Held(str):
 
 # --- one kernel function -------------------------------------------------------------------------------------------
 def mode_of(p: KernelParam) -> int:
-    """How native code classifies arguments of a parameter; as `specialize.specializer` does."""
+    """Return how native code classifies arguments of a parameter; it matches `specialize.specializer`."""
     if p.is_constexpr:
         return Mode.CONSTANT
     if p.annotation_type:
@@ -137,7 +137,7 @@ def mode_of(p: KernelParam) -> int:
 
 
 def _relations(modes: list[int], *values: object) -> int:
-    """The relations of a launch's pointers, where native code has found that storages may overlap."""
+    """Return the relations of a launch's pointers; native code calls it if storages may overlap."""
     pointers: list[object] = []
     for mode, x in zip(modes, values, strict=True):
         if mode == Mode.POINTER:
@@ -149,7 +149,7 @@ def _relations(modes: list[int], *values: object) -> int:
 
 
 def arrays_in(values: Iterable[object]) -> list[Any]:
-    """What is neither a number nor None, through tuples; of descriptors the arrays that they describe."""
+    """Return the values that are neither numbers nor None, also those in tuples; of descriptors their arrays."""
     found: list[Any] = []
     for x in values:
         if isinstance(x, tuple):
@@ -162,7 +162,7 @@ def arrays_in(values: Iterable[object]) -> list[Any]:
 
 
 class Units(NamedTuple):
-    """The units (structures) of a launch: the numbers of those that reach the binary, in its order; how many."""
+    """The units (structures) of a launch: the numbers of those that the binary takes, in its order, and the count."""
 
     picks: list[int]
     total: int
@@ -194,14 +194,14 @@ def _constant_units(x: object) -> int:
 
 
 def _comparable(x: object) -> bool:
-    """Whether native code tells compile-time values apart by the words that it makes of `x`."""
+    """Whether native code distinguishes compile-time values by the key words that it makes of `x`."""
     if type(x) is not tuple:
         return isinstance(number(x), BY_IDENTITY)
     return all(map(_comparable, cast("tuple[object, ...]", x)))
 
 
 def _kept(values: Iterable[object]) -> list[object]:
-    """The objects whose addresses stand in the key words of arguments; not the arrays, whose memory would be kept."""
+    """Return the objects whose addresses are in arguments' key words; no arrays, lest their memory be kept alive."""
     found: list[object] = []
     for x in values:
         if isinstance(x, tuple):
@@ -215,13 +215,13 @@ def _kept(values: Iterable[object]) -> list[object]:
 
 
 def _rows(places: list[Place]) -> Iterator[int]:
-    """Give three words for each place: a dictionary, the name in it and the object there. For a cell the name is 0."""
+    """Yield three words for each place: a dictionary, the name in it and the object there. For a cell the name is 0."""
     for place in places:
         yield from (id(place.scope), 0 if place.name is None else id(place.name), id(place.seen))
 
 
 class FastPath:
-    """`launch` is the builtin function; it calls `fallback(key, grid, *args, **kwargs)` where it must."""
+    """The native launches of a kernel function: `launch` falls back to `fallback(key, grid, *args, **kwargs)`."""
 
     def __init__(
         self, params: list[KernelParam], hooks: object, fallback: Callable[..., object]
@@ -250,7 +250,7 @@ class FastPath:
             "descriptor": id(TensorDescriptor), "attributes": ctypes.addressof(_descriptor_fields()[0]),
         }  # fmt: skip
         head = bytes(words_of(Head, fields))
-        # The function's module slot keeps alive all that the native code reads, as long as the function lives.
+        # The function's module slot keeps alive all that the native code reads, during the function's life.
         self._parts: dict[bytes, list[object]] = {}  # what the entries point at
         self._held = Held(
             [
@@ -270,7 +270,7 @@ class FastPath:
         self, key: bytes, values: tuple[object, ...], units: Units, options: Mapping[str, object], compiled: object,
         start: Start, places: list[Place],
     ) -> None:  # fmt: skip
-        """Make launches of this key native, as long as at these places the same objects are found."""
+        """Make launches of this key native, as long as the same objects are found at these places."""
         if not self._eligible(key, values, units.total, options, start):
             return
         picks, rows = words(*units.picks), words(*_rows(places))
@@ -321,13 +321,13 @@ class FastPath:
             return False
         found = struct.unpack(f"={len(key) // 8}Q", key)
         if start.cuda and found[1] == 0 and start.context:
-            array_types().context[0] = start.context  # the next key will tell the context
+            array_types().context[0] = start.context  # so that the next key contains the context
             return False
         on_device = 2 if found[0] & 255 == DEVICE_PLACE else 0
-        # Behind them: options, whose words may look like any tag.
+        # Options follow, whose words may look like any tag.
         tags = found[2 : 2 + 2 * units : 2]
         arrays = [t & 2 for t in tags if t & Tag.ARRAY and t & 0xFF < Tag.C_INT]
-        # Arrays elsewhere than the kernel runs need the checks of the Python path.
+        # Python's path checks arrays that are not where the kernel runs.
         return all(d == 2 * start.cuda == on_device for d in arrays)
 
     def clear(self) -> None:

@@ -17,12 +17,12 @@ from tessera.runtime.native.structures import (
     Run,
 )
 
-DONE, PYTHON, RAISED = range(3)  # outcomes: good, let Python see to it, an exception is set
+DONE, PYTHON, RAISED = range(3)  # results: success, Python must handle it, an exception is set
 
 
 @native(exported=True)
 def fast_hash(key: Pointer[i64], words: i64) -> u64:
-    """Hash of a key, here and for Python, which inserts entries."""
+    """Return the hash of a key; Python, which inserts entries, calls it, too."""
     found = u64(words)
     for i in range(words):
         found = (found ^ u64(key[i])) * -7046029254386353131
@@ -34,7 +34,7 @@ def fast_hash(key: Pointer[i64], words: i64) -> u64:
 def find(
     chains: Pointer[Chained | None], last_chain: i64, key: Pointer[i64], words: i64
 ) -> Chained | None:
-    """What a table has under a key; `last_chain`: a power of two less one."""
+    """Return the entry of a key in a hash table; `last_chain`: a power of two less one."""
     hashed = i64(fast_hash(key, words))
     e = chains[hashed & last_chain]
     while e is not None:
@@ -46,7 +46,7 @@ def find(
 
 @native
 def unchanged(e: Entry) -> bool:
-    """Whether the same objects are still where the kernel found what it was compiled with."""
+    """Whether the objects that the kernel was compiled with are still where they were."""
     for i in range(e.globals_count):
         place = item(e.globals, i)
         name = place.name
@@ -71,7 +71,7 @@ def call(f: Object, x: Object) -> Object | None:
 def find_maps(
     maps: Maps, slots: Pointer[i64], picks: Pointer[i64], grid: Pointer[i64], run: Run
 ) -> i64:
-    """Put the tensor maps of a launch into `run`; with function, template and grid where others are to be started."""
+    """Write a launch's tensor maps to `run`, also function, template and grid if another kernel is to be started."""
     count = maps.used + maps.extents
     key = array(i64, count)
     for i in range(maps.used):

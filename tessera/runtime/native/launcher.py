@@ -9,8 +9,8 @@ Leading arguments, all ints:
     function  cuda: CUfunction; cpu: the kernel's address
     config    cuda: `launch_config(...).address`; cpu: bytes of scratch memory per thread
 
-The result is 0, else cuda: the CUresult; cpu: the kernel's status, or pool.OUT_OF_MEMORY. The Python lock is
-released during the launch. A call costs 0.15 to 0.6 µs, of which a tensor's `data_ptr()` is the largest part.
+The result is 0 or an error: the CUresult on CUDA; the kernel's status or pool.OUT_OF_MEMORY on the CPU. The Python lock
+is released during the launch. A call costs 0.15 to 0.6 µs, of which a tensor's `data_ptr()` is the largest part.
 
 Kinds of arguments, by the type names of kernel signatures:
     *…, ptr                pointer: None (null), an int (raw address), or an object with `data_ptr()`. On CUDA an
@@ -85,13 +85,13 @@ _new_builtin = ctypes.PYFUNCTYPE(
 
 
 def new_builtin(method: MethodDef, self: object, module: object) -> Callable[..., Any]:
-    """A builtin function, which keeps `self` and `module` alive; `method` must live for ever."""
+    """Return a builtin function, which keeps `self` and `module` alive; `method` must never be freed."""
     return _new_builtin(ctypes.addressof(method), self, module)
 
 
 @process_singleton
 def native_code() -> LoadedObject:
-    """The launchers and the fast path of launches."""
+    """Return the native code of launchers and of the fast path of launches."""
     return load_functions("launch", FUNCTIONS, "O2").pin()
 
 
@@ -102,18 +102,18 @@ def _hash() -> Callable[[bytes, int], int]:
 
 
 def hash_words(key: bytes) -> int:
-    """The hash by which native code looks up a key of 8-byte words."""
+    """Return the hash by which native code looks up a key of 8-byte words."""
     return _hash()(key, len(key) // 8)
 
 
 @process_singleton
 def _method() -> MethodDef:
-    # The builtin functions point at this structure: the cache keeps it for the life of the process.
+    # The builtin functions point at this structure: the cache keeps it alive until the process ends.
     return MethodDef(b"launch", native_code()["launch"], METH_FASTCALL, b"Launch a kernel.")
 
 
 def kind_code(name: str) -> int:
-    """The kind byte of a signature's type name."""
+    """Return the kind byte of a signature's type name."""
     if name.startswith("*"):
         return Kind.POINTER
     code = KINDS.get(name)
@@ -125,7 +125,7 @@ def kind_code(name: str) -> int:
 
 
 def make_launcher(kinds: Sequence[str], target: str) -> Launcher:
-    """The launcher for run-time arguments of these kinds on `target`, "cuda" or "cpu"."""
+    """Return the launcher for run-time arguments of these kinds on `target`, "cuda" or "cpu"."""
     if target == "cpu":
         return bind_launcher(tuple(kinds), "cpu", launch_address(), 0)
     if target == "cuda":
@@ -137,8 +137,8 @@ def make_launcher(kinds: Sequence[str], target: str) -> Launcher:
 
 @lru_cache(maxsize=4096)
 def bind_launcher(kinds: tuple[str, ...], target: str, entry: int, check: int) -> Launcher:
-    """A launcher that calls `entry` (cuLaunchKernelEx's or the pool launch's signature) and checks pointers with
-    `check` (cuPointerGetAttribute's signature; 0: not at all)."""
+    """Return a launcher that calls `entry` (with cuLaunchKernelEx's or the pool launch's signature) and checks pointers
+    with `check` (with cuPointerGetAttribute's signature; 0: no check)."""
     fields = {
         **converter_fields(len(kinds)), "check": check, "value_error": id(ValueError), "type_error": id(TypeError),
         "launch_kernel": entry if target == "cuda" else 0, "run_grid": entry if target == "cpu" else 0, "kinds": 0,
@@ -149,7 +149,7 @@ def bind_launcher(kinds: tuple[str, ...], target: str, entry: int, check: int) -
 
 
 def converter_fields(count: int) -> dict[str, int]:
-    """The fields of `structures.Converter` for this many arguments whose pointers are not checked."""
+    """Return the fields of `structures.Converter` for this many arguments whose pointers are not checked."""
     return {
         "check": 0, "none": id(None), "int": id(int), "data_ptr": id(DATA_PTR), "overflow": id(OverflowError),
         "host": id(HostPointerError), "count": count,

@@ -1,7 +1,7 @@
 """Implements a repeated launch in native code: it binds the arguments, finds the kernel and launches it.
 
-Equal keys (structures) mean the same kernel. Whatever this code does not know (another argument type, a new key, hooks,
-a changed knob) goes to `fallback(key or None, grid, *args, **kwargs)`, the complete path in Python, which may add or
+Equal keys (structures) mean the same kernel. What this code does not handle (another argument type, a new key, hooks, a
+changed knob) goes to `fallback(key or None, grid, *args, **kwargs)`, the complete path in Python, which may add or
 renew the entry of the key.
 """
 
@@ -46,7 +46,7 @@ OPTION_WORDS = 3  # in the key: name and two words of the value
 def repeat(
     d: Head, e: Entry, objects: Pointer[Object], values: Pointer[Object], slots: Pointer[i64]
 ) -> i64:
-    """A launch whose entry is known."""
+    """Run a launch whose entry is known."""
     if cast(Sized, d.hooks).size != 0 or not unchanged(e):
         return PYTHON
     grid = array(i64, 3)
@@ -87,7 +87,7 @@ def repeat(
 
 @native(attributes="noinline cold")
 def failed(e: Entry, status: i32) -> i64:
-    """Let Python raise what a status says; an interrupted launch has raised already."""
+    """Let Python raise the error of a status; an interrupted launch has raised already."""
     code = c.PyLong_FromLong(i64(status)) if c.PyErr_Occurred() is None else None
     if code is None:
         return RAISED
@@ -99,7 +99,7 @@ def failed(e: Entry, status: i32) -> i64:
 
 @native
 def explained(d: Head, values: Pointer[Object]) -> bool:
-    """Whether the kernel is told how the elements of strided arrays lie."""
+    """Whether the kernel gets the strides of its strided arrays."""
     answer = c.PyObject_Vectorcall(d.strides, values, d.count, None)
     if answer is None:
         c.PyErr_Clear()
@@ -112,7 +112,7 @@ def explained(d: Head, values: Pointer[Object]) -> bool:
 def slow(
     d: Head, key: Object, objects: Pointer[Object], given: i64, names: Object | None
 ) -> Object | None:
-    """fallback(key, *objects)"""
+    """Return fallback(key, *objects)."""
     count = given + (c.PyTuple_Size(names) if names is not None else 0)
     args = array(Object, count + 1)
     args[0] = key
@@ -129,7 +129,8 @@ def bind_keywords(
     values: Pointer[Object],
     options: Pointer[i64],
 ) -> i64:
-    """Keyword arguments into `values` by parameter, or as words of options: how many. -1: let Python see to it."""
+    """Bind keyword arguments into `values` by parameter, or as words of options. Return the number of words, or -1 if
+    Python must handle it."""
     used = 0
     for k in range(names.size):
         name = names.items[k]
@@ -155,7 +156,7 @@ def bind_keywords(
 def fast_launch(
     self: Object, objects: Pointer[Object], given: i64, names: Tuple | None
 ) -> Object | None:
-    """builtin(grid, *args, **kwargs)"""
+    """Launch: builtin(grid, *args, **kwargs)."""
     d = cast(Head, c.PyBytes_AsString(self))
     positional = given - 1
     if not 0 <= positional <= d.count:
@@ -206,7 +207,7 @@ def fast_launch(
 def bind(
     d: Head, values: Pointer[Object], slots: Pointer[i64], sizes: Pointer[i64], key: Pointer[i64], cursor: Cursor
 ) -> bool:  # fmt: skip
-    """The units of all arguments, and the words in front of them. False: let Python see to it."""
+    """Write the units of all arguments, and the words in front of them. False if Python must handle it."""
     for j in range(d.count):
         if integer(values[j]) == 0 or not argument(d, values[j], d.modes[j], cursor):
             return False
@@ -228,7 +229,7 @@ def bind(
 def miss(
     d: Head, key: Pointer[i64], words: i64, objects: Pointer[Object], given: i64, names: Object | None
 ) -> Object | None:  # fmt: skip
-    """Nothing is known of this key, or no longer."""
+    """Call the fallback for a key without a valid entry."""
     told = c.PyBytes_FromStringAndSize(key, 8 * words)
     if told is None:
         return None

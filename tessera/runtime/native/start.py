@@ -25,7 +25,7 @@ MOST_ALONG_X, MOST_ALONG_OTHERS = (1 << 31) - 1, 65535  # programs that every dr
 
 @native
 def read_grid(d: Head, grid: Object, values: Pointer[Object], extents: Pointer[i64]) -> i64:
-    """The grid's extents; of a function, those that it gives for the arguments."""
+    """Read the grid's extents, or those that a grid function returns for the arguments."""
     for i in range(3):
         extents[i] = 1
     if grid.type is d.tuple or grid.type is d.list:
@@ -50,11 +50,11 @@ def read_extents(d: Head, grid: Object, extents: Pointer[i64]) -> i64:
     if not 1 <= count <= 3:
         return PYTHON
     for i in range(count):
-        # an exact int, or nothing that runs here could change the sequence
+        # only exact ints: other items run code that could change the sequence
         if items[i].type is not d.int and not fixed:
             return PYTHON
         extents[i] = c.PyLong_AsLongLong(items[i])
-        # beyond what any driver starts, Python says what is wrong, if anything
+        # Python reports what exceeds all drivers' limits
         if not 0 <= extents[i] <= (MOST_ALONG_X if i == 0 else MOST_ALONG_OTHERS):
             c.PyErr_Clear()
             return PYTHON
@@ -63,7 +63,7 @@ def read_extents(d: Head, grid: Object, extents: Pointer[i64]) -> i64:
 
 @native
 def call_grid(d: Head, f: Object, values: Pointer[Object]) -> Object | None:
-    """f(dictionary of the arguments by name)."""
+    """Return f(dictionary of the arguments by name)."""
     given = c.PyDict_New()
     if given is None:
         return None
@@ -82,7 +82,7 @@ def current_stream(d: Head, e: Entry, run: Run) -> i64:
     run.stream = 0
     ask = e.stream
     if ask is None:
-        # no torch when the entry was made: its stream counts once it is imported
+        # made without torch: its stream counts once it is imported
         return DONE if c.PyDict_GetItemWithError(d.modules, d.torch) is None else PYTHON
     answer = call(ask, e.device)
     if answer is None:
@@ -96,7 +96,7 @@ def current_stream(d: Head, e: Entry, run: Run) -> i64:
 def call_enter(
     d: Head, hook: Object, extents: Pointer[i64], stream: i64, values: Pointer[Object]
 ) -> Object | None:
-    """What the hook before a launch returns."""
+    """Return the result of the hook before a launch."""
     args = array(Object, d.count + 4)
     there = 0
     while there < 4:
@@ -116,7 +116,7 @@ def call_enter(
 
 @native
 def start(e: Entry, run: Run, slots: Pointer[i64]) -> i32:
-    """Start with the picked slots in order, then the tensor maps. The driver's or the thread pool's status."""
+    """Start with the picked slots in order, then the tensor maps. Return the driver's or the thread pool's status."""
     count = e.picks_count
     picks = e.picks
     packed = array(i64, count + run.map_count, 16)
@@ -146,7 +146,7 @@ def enqueue(
     stream: i64,
     arguments: Pointer[i64],
 ) -> i32:
-    """The kernel's launch template with the grid's extents, each times the blocks of a program, and the stream."""
+    """Launch by a copy of the template with the stream and the grid's extents, each times the CTAs of a program."""
     config = local(LaunchConfig)
     memcpy(config, cast(LaunchConfig, template), CONFIG_BYTES)
     for k in range(3):

@@ -1,18 +1,18 @@
 """Defines the structures that Python writes and native code reads to launch kernels.
 
-    Head       of a kernel function: a `bytes` object, the builtin function's `self`
-    Entry      of a compiled specialisation, written by Python after the launch that compiled or found it
-    ArrayType  how to read address, element type and place of the objects of a type of arrays (arrays)
-    Number     of a scalar type of NumPy: which Python number stands for its objects
-    Cursor     where the next unit goes; native code's own
-    Maps       the tensor maps of a compiled specialisation
-    Launcher   of kernels called with their arguments by Python (launcher): a `bytes` object, too
+     Head       of a kernel function: a `bytes` object, the builtin function's `self`
+     Entry      of a compiled specialisation, written by Python after the launch that compiled or found it
+     ArrayType  how to read address, element type and place of arrays of one type (arrays)
+     Number     of a scalar type of NumPy: which Python number equals a scalar
+     Cursor     where native code writes the next unit
+     Maps       the tensor maps of a compiled specialisation
+     Launcher   of kernels that Python calls with their arguments (launcher): a `bytes` object, too
 
-Their fields are words of 8 bytes. Arguments become units of two key words, a slot for the value and the size of the
-memory behind it: one unit each; tuples and descriptors several (compound). The key words say what the value is (`Tag`),
-and its element type or compile-time value. In front of them come the place of the first array, with the relations of
-the pointers (`aliasing`) from bit 8 on, and the CUDA context, after them three words per option: its name and two words
-as for a compile-time value. `repeat` looks kernels up by this key.
+Their fields are words of 8 bytes. An argument becomes one unit; a tuple or descriptor becomes several (compound). A
+unit is two key words, a slot for the value and the size of the memory behind it. The key words hold the value's kind
+(`Tag`) and its element type or compile-time value. They follow a word with the place of the first array and, from bit
+8, the relations of the pointers (`aliasing`), and a word with the CUDA context. Three words per option come last: its
+name and two words as for a compile-time value. `repeat` looks kernels up by this key.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Kind:
 
 
 class Tag:
-    """What the first key word of a unit says, in its low byte."""
+    """The kind of value that a unit's first key word has in its low byte."""
 
     NONE, ONE, BOOL, FLOAT, ANY, BLOCK, STRIDE = range(1, 8)
     I32, I64 = 8, 10  # + 1: divisible by 16
@@ -79,7 +79,7 @@ RunGrid: TypeAlias = Callable[[i64, i64, Pointer[i64], i32, i32, i32, i64], i32]
 
 
 class Converter(Struct):
-    """What it takes to convert arguments."""
+    """The fields that converting arguments needs."""
 
     check: (
         Callable[[Pointer[i64], i32, i64], i32] | None
@@ -88,7 +88,7 @@ class Converter(Struct):
     int: Object
     data_ptr: Object  # the interned string
     overflow: Object
-    host: Object  # what to raise for a host pointer
+    host: Object  # the exception for a host pointer
     count: i64  # arguments, or parameters
 
 
@@ -103,7 +103,7 @@ class Launcher(Converter):
 class Head(Converter):
     epoch: Pointer[i64]  # the count of knob changes
     table: Pointer[Chained | None]  # BUCKETS chains
-    hooks: Object  # the list of pre-run hooks: any sends the launch to Python
+    hooks: Object  # the list of pre-run hooks: unless empty, Python runs the launch
     fallback: Object
     names: Pointer[Object]
     defaults: Pointer[Object]
@@ -120,8 +120,8 @@ class Head(Converter):
     list: Object
     modules: Object
     torch: Object
-    relations: Object  # relations(*values) → int, for what the storages' sizes do not tell
-    strides: Object  # strides(*values) → whether the kernel is told how the elements of strided arrays lie
+    relations: Object  # relations(*values) → int, if the storages' sizes do not suffice
+    strides: Object  # strides(*values) → whether the kernel gets the strides of its strided arrays
     # reader(array) → (address, dtype, on CUDA, bytes of the storage, bytes from the address on, READ_ONLY | STRIDED)
     reader: Object
     descriptor: Object  # the type TensorDescriptor
@@ -129,7 +129,7 @@ class Head(Converter):
 
 
 class Chained(Struct):
-    """What a hash table holds: chains of keys."""
+    """An entry of a hash table: chains of keys."""
 
     next: Chained | None
     hash: i64
@@ -161,7 +161,7 @@ class Entry(Chained):
 
 
 class Watched(Struct):
-    """An object of Python that the kernel was compiled with, and where it was found."""
+    """A Python object that the kernel was compiled with, and where it was found."""
 
     scope: Object  # a dictionary; a cell if there is no name
     name: Object | None
@@ -192,11 +192,11 @@ class Cursor(Struct):
     size: Pointer[i64]
     place: i64
     room: i64
-    strided: i64  # not 0: an array has elements that do not lie one behind the other
+    strided: i64  # not 0: an array is not in C order
 
 
 class Run(Struct):
-    """What a launch starts; native code's own."""
+    """What a launch starts; used by native code only."""
 
     function: i64
     config: i64  # cuda: the launch template; cpu: bytes of scratch per thread

@@ -1,8 +1,8 @@
-"""Encodes tensor maps, which the TMA unit of the GPU reads, before a launch.
+"""Encodes tensor maps, which the GPU's TMA unit reads, before a launch.
 
-The compiler says, for each map of a kernel, which launch arguments describe the array and in which box and swizzle the
-kernel moves its blocks (`metadata.tensor_maps`, made by passes/gpu_movement/tensor_maps.py). Maps are kept by what they
-say."""
+For each map of a kernel the compiler says which launch arguments describe the array, and with which box and swizzle the
+kernel moves its blocks (`metadata.tensor_maps`, made by passes/gpu_movement/tensor_maps.py). Maps are cached by the
+values of those arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tessera.runtime.native.structures import MAP_BUCKETS, MAP_BYTES, MapEntry
 from tessera.runtime.native.structures import Maps as MapTable
 
 MAP_ALIGNMENT = 64
-MOST_MAPS = 4096  # kept; then all are made anew
+MOST_MAPS = 4096  # kept; a further one clears the cache
 # CUtensorMapDataType by the name of the element type
 KINDS = {
     "uint8": 0, "int8": 0, "uint16": 1, "int16": 1, "uint32": 2, "int32": 3, "uint64": 4, "int64": 5,
@@ -31,14 +31,14 @@ KINDS = {
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 PROMOTE_256_BYTES = 3
 FILL_NAN = 1
-UNUSED_STRIDE = 16  # elements: of a dimension of extent 1, where any multiple of 16 bytes will do
+UNUSED_STRIDE = 16  # elements: of a dimension of extent 1, where any multiple of 16 bytes is valid
 WORD = (1 << 64) - 1
 Word = tuple[str, int]
 
 
 class Maps(NamedTuple):
     """The encoded maps of a launch; their memory lives as long as this. `usable`: the kernel's precondition holds.
-    `blocks`: how many to start, 0 for one each program."""
+    `blocks`: how many CTAs to start, 0 for one each program."""
 
     usable: bool
     addresses: list[int]
@@ -48,7 +48,7 @@ class Maps(NamedTuple):
 
 
 class Instead(NamedTuple):
-    """What runs where a precondition fails: function, launch template, and its own maps."""
+    """The kernel to run if a precondition fails: function, launch template, and its own maps."""
 
     function: int
     config: int
@@ -56,13 +56,13 @@ class Instead(NamedTuple):
 
 
 class TensorMaps:
-    """The maps of one kernel: called with its launch arguments and the grid, gives the encoded maps.
+    """The maps of one kernel; a call with its launch arguments and the grid returns the encoded maps.
 
-    `code` and `precondition` as analysis/intervals.py has them. Native launches look maps up in `table` and, where they
-    are not there, call `learn` with the values of the arguments that `specs` and the code name, 8 bytes each; with a
-    precondition, the grid's extents follow. `instead`: what runs where the precondition fails. `resident`: the CTAs
-    that there is room for, of a kernel whose CTAs run several programs each (else 0); its last memory argument holds
-    the grid.
+    `code` and `precondition` are as in analysis/intervals.py. Native launches look maps up in `table`. If they are
+    missing, native launches call `learn` with the values of the arguments that `specs` and the code name, 8 bytes each;
+    with a precondition, the grid's extents follow. `instead`: the kernel to run if the precondition fails. `resident`:
+    how many CTAs the device has room for, for a kernel whose CTAs run several programs each (else 0); its last memory
+    argument holds the grid.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class TensorMaps:
 
     @property
     def address(self) -> int:
-        """The address of the table of maps, for native launches."""
+        """Return the address of the table of maps, for native launches."""
         return ctypes.addressof(self.table)
 
     def __call__(self, args: Sequence[object], grid: Sequence[int] = (1, 1, 1)) -> Maps:
@@ -102,7 +102,7 @@ class TensorMaps:
         return self.known.get(key) or self._add(key)
 
     def learn(self, key: bytes) -> bool:
-        """Make the maps for these values, or note that another kernel has to run; whether that is in the table now."""
+        """Make the maps for these values, or record that another kernel runs. Return whether the table has them now."""
         return (self.known.get(key) or self._add(key)).entry is not None
 
     def _add(self, key: bytes) -> Maps:
@@ -118,7 +118,7 @@ class TensorMaps:
     def _encoded(
         self, args: Mapping[int, int], grid: Sequence[int]
     ) -> tuple[list[int], int, Any] | None:
-        """Addresses of the maps, CTAs to start, the maps' memory; None where the precondition fails."""
+        """Return addresses of the maps, CTAs to start, the maps' memory; None if the precondition fails."""
         values = evaluate(self.code, args, grid)
         if not holds(self.precondition, values):
             return None
@@ -133,7 +133,7 @@ class TensorMaps:
         except LaunchError:
             if not self.precondition:
                 raise
-            return None  # the driver wants more than the precondition
+            return None  # the driver requires more than the precondition
         if not self.resident:
             return addresses, 0, memory
         ctypes.memmove(addresses[-1], (ctypes.c_int32 * 3)(*grid), 12)
@@ -142,7 +142,7 @@ class TensorMaps:
     def _other(
         self, key: bytes, other: Instead, args: Mapping[int, int], grid: Sequence[int]
     ) -> Maps:
-        """Note for native launches that another kernel runs."""
+        """Record for native launches that another kernel runs."""
         function, config, maps = other
         while maps is not None:
             known = set(maps.used) <= set(self.used) and maps.count <= self.count
@@ -163,7 +163,7 @@ class TensorMaps:
         memory: object,
         **words: int,
     ) -> Maps:
-        if len(self.known) >= MOST_MAPS:  # launches under way have copies or hold their Maps
+        if len(self.known) >= MOST_MAPS:  # launches in progress have copies or hold their Maps
             self._chains[:] = [0] * MAP_BUCKETS
             self.known.clear()
         made = hash_words(key)
