@@ -34,21 +34,21 @@ def _parts(op: LoopOp, machine: Machine) -> int:
     """How many parts the reductions of a nest should be done in; 1: they stay whole."""
     inner = [x for x in op.body if isinstance(x, LoopOp | CombiningOp | SortOp)]
     reductions = [x for x in inner if isinstance(x, ReduceOp)]
-    totals = {product(list(x.extents)) for x in reductions}
-    same = len(totals) == 1 and len(reductions) == len(inner)
-    if not same or any(isinstance(v.type, TensorType) for v in yielded(op.body)):
+    totals = [n for x in reductions if isinstance(n := product(list(x.extents)), int)]
+    if not reductions or not len(totals) == len(reductions) == len(inner) or 0 in totals:
         return 1
-    (total,) = totals
+    if any(isinstance(v.type, TensorType) for v in yielded(op.body)):
+        return 1
     tiling = choose(op, op.extents, machine)
     programs, beside = tiling.programs, product([a.block for a in tiling.axes])
-    if not isinstance(total, int) or not isinstance(programs, int) or not programs:
+    if not isinstance(programs, int) or not programs:
         return 1
     if any(depends(x, reductions) for x in reductions):
         return 1
     wanted = 2 * machine.lanes // programs
     if not isinstance(beside, int) or wanted <= 1:
         return 1
-    return min(next_power(wanted), total * beside // machine.part)
+    return min(next_power(wanted), max(totals) * beside // machine.part)
 
 
 def depends(op: ReduceOp, others: Sequence[ReduceOp]) -> bool:
@@ -68,28 +68,34 @@ def depends(op: ReduceOp, others: Sequence[ReduceOp]) -> bool:
 
 
 def _split(op: LoopOp, parts: int) -> None:
-    """Put a loop of partial results in front of a nest, whose reductions then go over those."""
+    """Put a loop of partial results in front of a nest, whose reductions then go over those. Each has parts of its own
+    length, and reads no more of them than it has; of the longest one no part is empty."""
     reductions = [x for x in op.body if isinstance(x, ReduceOp)]
-    total = product(list(reductions[0].extents))
-    assert isinstance(total, int)
-    each = -(-total // parts)
-    parts = -(-total // each)  # no part is empty: only the last one needs a mask
-    partial = _partial_loop(op, reductions, parts, each, total)
+    totals = [n for x in reductions if isinstance(n := product(list(x.extents)), int)]
+    most = max(totals)
+    parts = -(-most // -(-most // parts))
+    each = [-(-total // parts) for total in totals]
+    partial = _partial_loop(op, reductions, parts, each, totals)
     results = iter(partial.results)
-    for r in reductions:
+    for r, length, total in zip(reductions, each, totals, strict=True):
         body = Block([int64], names=["s"])
         b = Builder(body)
         at = [body.args[0], *op.body.args]
         loads = [b.emit(LoadOp(next(results), at, None, None)) for _ in r.results]
         b.insert(YieldOp(loads))
         regions = [body, r.combine.clone({})]
-        new = ReduceOp(extents=(parts,), identities=r.identities, regions=regions)
+        count = -(-total // length)
+        new = ReduceOp(extents=(count,), identities=r.identities, regions=regions)
         Builder.before_op(r).insert(new)
         r.replace_by(new.results)
 
 
 def _partial_loop(
-    op: LoopOp, reductions: Sequence[ReduceOp], parts: int, each: int, total: int
+    op: LoopOp,
+    reductions: Sequence[ReduceOp],
+    parts: int,
+    each: Sequence[int],
+    totals: Sequence[int],
 ) -> LoopOp:
     """The loop over the parts and the nest's indices, inserted before the nest. What lies side by side in memory before
     the sum does so behind it, too."""
@@ -98,9 +104,11 @@ def _partial_loop(
     mapping: dict[Value, Value] = dict(zip(op.body.args, indices, strict=True))
     b = Builder(block)
     made: list[Value] = []
+    of = {x: pair for x, *pair in zip(reductions, each, totals, strict=True)}
     for x in op.body:
         if isinstance(x, ReduceOp):
-            made += part_of(b, x, mapping, part, each, total)
+            length, total = of[x]
+            made += part_of(b, x, mapping, part, length, total, parts * length > total)
         elif not isinstance(x, YieldOp) and all(
             v in mapping or v.block is not op.body for v in x.operands
         ):
@@ -114,10 +122,16 @@ def _partial_loop(
 
 
 def part_of(
-    b: Builder, op: ReduceOp, mapping: dict[Value, Value], part: Value, each: int, total: int
+    b: Builder,
+    op: ReduceOp,
+    mapping: dict[Value, Value],
+    part: Value,
+    each: int,
+    total: int,
+    beyond: bool,
 ) -> Sequence[Value]:
     """The reduction of one part of an extent; what lies behind the extent counts as the identity."""
-    body = part_body(op, mapping, part, each, total, op.identities)
+    body = part_body(op, mapping, part, each, total, op.identities, beyond)
     regions = [body, op.combine.clone(dict(mapping))]
     return b.insert(ReduceOp(extents=(each,), identities=op.identities, regions=regions)).results
 
@@ -129,9 +143,10 @@ def part_body(
     each: Size,
     total: Size,
     outside: Sequence[int | float | bool] = (),
+    beyond: bool = False,
 ) -> Block:
     """The body of a nest for element c of a part: nothing is loaded behind the end of the extent, and `outside` is
-    what the body yields there, where that matters."""
+    what the body yields there, where that matters. `beyond`: whether whole parts may lie there."""
     body = Block([int64], names=["c"])
     inner = Builder(body)
     place = dim(0) * each + dim(1)
@@ -140,7 +155,7 @@ def part_body(
     for a, e in zip(op.body.args, delinearised(place, op.extents), strict=True):
         at[a] = _index(inner, indices, e)
     inside: Value | None = None
-    if not (isinstance(total, int) and isinstance(each, int) and total % each == 0):
+    if beyond or not (isinstance(total, int) and isinstance(each, int) and total % each == 0):
         end = inner.emit(IndexOp([], index_map=IndexMap(0, [expr(total)])))
         inside = inner.emit(arith.CmpOp(_index(inner, indices, place), end, predicate="lt"))
     for x in op.body:

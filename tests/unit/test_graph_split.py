@@ -11,6 +11,7 @@ import pytest
 from tessera.graph.build import GraphBuilder
 from tessera.graph.executable import machine_of
 from tessera.graph.passes import optimize
+from tessera.ir import Value
 from tests.unit.graph_kit import HOPPER, check, compiled, fp32, module_of
 
 RNG = np.random.default_rng(0)
@@ -61,6 +62,32 @@ def test_parts_of_any_length(rows: int, part: int):
     sums, first, place = exe([x])
     np.testing.assert_array_equal(sums, x.sum(0))
     assert (first, place) == (x[:, 0].max(), x[:, 0].argmax())
+
+
+@pytest.mark.parametrize("part", [2, 5])
+@pytest.mark.parametrize(("rows", "others"), [(31, 7), (64, 16), (24, 5), (40, 39), (12, 12)])
+def test_reductions_of_different_lengths_have_parts_of_their_own(rows: int, others: int, part: int):
+    """Two sums of columns that were merged, as those of two norms of heads: of the shorter one some parts are empty."""
+    x, y = (RNG.integers(-50, 50, (n, 8)).astype(np.float32) for n in (rows, others))
+
+    def build(g: GraphBuilder) -> Any:
+        a, b = g.input("a", fp32(rows, 8)), g.input("b", fp32(others, 8))
+
+        def body(j: Value) -> list[Value]:
+            found = [g.reduce("sum", [rows], lambda r: g.load(a, r, j))]
+            found.append(g.reduce("max", [others], lambda r: g.load(b, r, j)))
+            return [*found, *g.welford([others], lambda r: g.load(b, r, j))]
+
+        return g.loops([8], body)
+
+    exe = compiled(optimize(module_of(build)), replace(machine_of(HOPPER), part=part))
+    assert len(exe.plan.steps) == 2
+    sums, most, mean, squares, count = exe([x, y])
+    np.testing.assert_array_equal(sums, x.sum(0))
+    np.testing.assert_array_equal(most, y.max(0))
+    np.testing.assert_array_equal(count, np.full(8, others))
+    np.testing.assert_allclose(mean, y.mean(0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(squares, ((y - y.mean(0)) ** 2).sum(0), rtol=1e-4)
 
 
 def test_splitting_can_be_left_out(monkeypatch: pytest.MonkeyPatch):
