@@ -1,7 +1,8 @@
 """Models under torch.compile: eager, this backend and Inductor; right or not, times, compile times, kernels, memory.
 
     python benchmarks/graph_models.py [--device cuda] [--models llama gru | library | families] [--modes training]
-                                      [--dtypes bfloat16] [--jobs 8] [--seconds 240] [--warm] [--json FILE]
+                                      [--dtypes bfloat16] [--jobs 8] [--threads 1] [--seconds 240] [--warm]
+                                      [--json FILE]
 
 Several processes take cases (model, mode, dtype) from a queue, each on cores of its own. In each case both compilers
 begin with empty caches; the first step is the cold compile. Then steps of all programs follow each other in random
@@ -21,6 +22,7 @@ import math
 import multiprocessing
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -60,9 +62,10 @@ FIGURES = (
 def work(connection: Any, cores: list[int], settings: dict[str, Any], scratch: str) -> None:
     """A process that measures; what it prints goes to a file."""
     os.sched_setaffinity(0, cores)
-    threads = str(len(cores))
+    threads = str(settings["threads"] or len(cores))
     os.environ.update(
-        OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads, TORCHINDUCTOR_COMPILE_THREADS=str(max(2, len(cores))),
+        OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads, TESSERA_NUM_THREADS=threads,
+        TORCHINDUCTOR_COMPILE_THREADS=str(max(2, len(cores))),
         TRANSFORMERS_VERBOSITY="error", TESSERA_STRICT="1", PYTHONWARNINGS="ignore",
         TORCHINDUCTOR_CACHE_DIR=f"{scratch}/{os.getpid()}", TMPDIR=scratch,
     )  # fmt: skip
@@ -178,6 +181,8 @@ def rows_of(case: dict[str, Any]) -> list[Row]:
         ours = values.get("tessera")
         if not ours:  # not measured, or, of kernels, a model that Dynamo leaves to eager
             continue
+        if what.endswith("compile") and not any(values_of(case, "kernels").values()):
+            continue  # nothing was compiled
         ratios = {who: x / ours for who, x in values.items() if who != "tessera"}
         row = Row(
             what, f"{case['model']}, {case['mode']}", case["dtype"], unit, values, ratios=ratios
@@ -254,6 +259,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=max(1, len(os.sched_getaffinity(0)) // 2))
     parser.add_argument("--seconds", type=float, default=math.inf, help="for all of it")
     parser.add_argument("--case-seconds", type=float, default=150, help="for a case")
+    parser.add_argument("--threads", type=int, default=0, help="of a process; 0: one for each core")
     parser.add_argument("--warm", action="store_true", help="time a compile from the disk's caches")
     record.add_arguments(parser)
     return parser.parse_args()
@@ -282,7 +288,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="graph-models-", ignore_cleanup_errors=True) as scratch:
         settings = {
             "device": args.device, "rivals": rivals, "rounds": args.rounds, "lock": f"{scratch}/lock",
-            "warm": args.warm,
+            "warm": args.warm, "threads": args.threads,
         }  # fmt: skip
         crew = Crew(settings, scratch, list(queue), args.case_seconds)
         for part in range(jobs):
@@ -290,15 +296,18 @@ def main() -> None:
             crew.start(cores[at : at + share])
         found: list[dict[str, Any]] = []
         rows: list[Row] = []
+        loads: list[float] = []
         for case in crew.results(begin + args.seconds):
             found.append(case)
+            loads.append(os.getloadavg()[0])
             rows += (mine := rows_of(case))
             show(case, mine)
         for worker in list(crew.workers):
             crew.stop(worker)
     lost(found)
     summary(rows)
-    finish(args, crew, queue, found, rows, time.monotonic() - begin)
+    load = statistics.median(loads) if loads else 0.0
+    finish(args, crew, queue, found, rows, time.monotonic() - begin, load)
 
 
 def finish(
@@ -308,8 +317,9 @@ def finish(
     found: list[dict[str, Any]],
     rows: list[Row],
     took: float,
+    load: float,
 ) -> None:
-    """What came to nothing, and the file."""
+    """What came to nothing, and the file. `load`: how many processes and threads wanted to run, in the median."""
 
     def title(case: dict[str, Any]) -> str:
         return f"{case['model']}, {case['mode']}, {case['dtype']}"
@@ -323,8 +333,8 @@ def finish(
     print(f"\n{right} of {len(queue)} right, {len(found)} measured in {took:.0f} s")
     print(f"wrong: {wrong}\nfailed: {failed}")
     record.write(
-        args, "graph_models", rows, device=crew.device, jobs=args.jobs, cases=len(queue),
-        measured=len(found), right=right, wrong=wrong, failed=failed,
+        args, "graph_models", rows, device=crew.device, jobs=args.jobs, threads=args.threads, cases=len(queue),
+        measured=len(found), right=right, wrong=wrong, failed=failed, load=round(load, 1),
     )  # fmt: skip
 
 

@@ -29,15 +29,14 @@ def as_on_a_gpu() -> None:
     """Let CPU graphs have the plans of GPUs, and take memory anew for each call."""
     from tessera.backends.compiler import GPUTarget
     from tessera.graph import executable
-    from tessera.graph.executable import Executable
+    from tessera.graph.executable import Arenas
     from tessera.graph.passes import cost
 
     machine = executable.machine_of(GPUTarget("cuda", 90, 32))
     executable.machine_of = lambda target: machine
     cost.machine_of = lambda device: cost.GPU
-    vars_of = {"take": lambda exe, size: exe.host.empty(size), "give": lambda exe, arena: None}
-    for name, function in vars_of.items():
-        setattr(Executable, name, function)
+    Arenas.take = lambda self, host, size: host.empty(size)
+    Arenas.give = lambda self, arena: None
 
 
 def case_of(name: str, device: str) -> Any:

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -66,8 +67,11 @@ def measure(
     rounds: int,
     lock: str,
     warm: bool,
+    threads: int = 0,
 ) -> dict[str, Any]:
-    """What the tables say of a model. `lock`: a file; who holds it times, and others do not."""
+    """What the tables say of a model. `lock`: a file; who holds it times, and others do not. `threads`: as many as the
+    process has, where that was asked for. Steps of one thread on a CPU are timed by the processor's own time, which
+    other processes change little."""
     torch._dynamo.reset()
     case = model_cases.made(name, mode, getattr(torch, dtype), device)
     wait = synchronizer(device)
@@ -88,7 +92,7 @@ def measure(
             except Exception as error:
                 row["failed"][who] = told(error)
                 continue
-            steps[who], kept = step, kept + arenas
+            steps[who], kept = step, max(kept, arenas)
             row["apart"][who] = distance(numbers(found), numbers(expected))
             row["error"][who] = distance(numbers(found), reference.exact)
             del found
@@ -104,7 +108,8 @@ def measure(
         if device == "cpu" and "tessera" in steps:
             row["peak_bytes"]["tessera"] += kept  # between calls, which hides it from the profiler
         with alone(lock):
-            row["step_ms"] = step_times(steps, wait, rounds)
+            clock = time.process_time if (device, threads) == ("cpu", 1) else time.perf_counter
+            row["step_ms"] = step_times(steps, wait, rounds, clock)
             trace = traced(steps) if device == "cuda" else None
         try:
             if trace is not None:
@@ -197,16 +202,21 @@ def forget_memory() -> None:
     clear_caches()
 
 
-def seconds(action: Callable[[], Any], wait: Callable[[], object]) -> tuple[float, Any]:
+def seconds(
+    action: Callable[[], Any],
+    wait: Callable[[], object],
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[float, Any]:
     wait()
-    start = time.perf_counter()
+    start = clock()
     found = action()
     wait()
-    return time.perf_counter() - start, found
+    return clock() - start, found
 
 
 def counted(step: Callable[[], Any]) -> tuple[Any, dict[str, int], int]:
-    """What a first step gives, how many generated kernels and externs its graphs launch, bytes of its arenas."""
+    """What a first step gives, how many generated kernels and externs its graphs launch, and bytes of the arena that
+    graphs share on a CPU."""
     from torch._inductor.graph import GraphLowering
 
     codes: list[str] = []
@@ -218,7 +228,8 @@ def counted(step: Callable[[], Any]) -> tuple[Any, dict[str, int], int]:
     calls = [c for code in codes for c in CALLS.findall(code.partition("async_compile.wait(")[2])]
     own = sum(".run(" in c or "cpp_" in c for c in calls)
     own += sum(isinstance(s, Launch) for s in planned)
-    arenas = sum(r.run.frame().arena for r in records if hasattr(r.run, "plan"))
+    frames = [r.run.frame() for r in records if hasattr(r.run, "plan")]
+    arenas = max((sum(f.arenas) for f in frames), default=0)
     return found, {"own": own, "all": len(calls) + len(planned)}, arenas
 
 
@@ -232,10 +243,13 @@ def alone(lock: str) -> Generator[None]:
 
 
 def step_times(
-    steps: dict[str, Callable[[], Any]], wait: Callable[[], object], rounds: int
+    steps: dict[str, Callable[[], Any]],
+    wait: Callable[[], object],
+    rounds: int,
+    clock: Callable[[], float],
 ) -> dict[str, float]:
     """Median milliseconds of a step, in random turn."""
-    once = seconds(steps["eager"], wait)[0]
+    once = seconds(steps["eager"], wait, clock)[0]
     calls = max(1, min(20, round(SAMPLE_S / once)))
 
     def sample(step: Callable[[], Any]) -> None:
@@ -245,7 +259,8 @@ def step_times(
     times: dict[str, list[float]] = {who: [] for who in steps}
     for _ in range(rounds):
         for who in random.sample(list(steps), len(steps)):
-            times[who].append(seconds(lambda who=who: sample(steps[who]), wait)[0] / calls)
+            action = partial(sample, steps[who])
+            times[who].append(seconds(action, wait, clock)[0] / calls)
     return {who: 1e3 * statistics.median(t) for who, t in times.items()}
 
 

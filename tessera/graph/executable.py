@@ -11,8 +11,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.pool import default_threads
@@ -60,6 +62,34 @@ class Frame:
     tables: tuple[bytes, ...]  # the numbers of each launch sequence, 8 bytes each
 
 
+class Arenas:
+    """Memory for temporary tensors on a CPU that is kept between calls: one piece for all graphs of a kind of arrays,
+    since graphs run one after the other. It goes with the last of them."""
+
+    of: ClassVar[WeakValueDictionary[type[Host], Arenas]] = WeakValueDictionary()
+
+    def __init__(self) -> None:
+        self.spare: list[Any] = []  # what no call has at the moment
+
+    def take(self, host: Host, size: int) -> Any:
+        """The memory of the last call if it is large enough; else it goes, and there is new memory."""
+        try:
+            arena = self.spare.pop()
+        except IndexError:
+            return host.empty(size)
+        if len(arena) < size:
+            del arena
+            return host.empty(size)
+        return arena
+
+    def give(self, arena: Any) -> None:
+        """Keep memory for the next call, if no other thread has given back more."""
+        if not self.spare:
+            self.spare.append(arena)
+        elif len(self.spare[0]) < len(arena):
+            self.spare[:] = [arena]
+
+
 class Executable:
     """A compiled graph. Calling it with the arguments in a list, which it empties, gives a list of results."""
 
@@ -70,14 +100,14 @@ class Executable:
         self.wrapper = wrapper
         self.symbols = _symbols(function)
         self.frames: dict[tuple[int, ...], Frame] = {}
-        self._spare: list[Any] = []  # an arena that no call has at the moment
+        self.arenas = Arenas.of.setdefault(type(host), Arenas())
         self.source, writer = write_call(self)
         self.sizes, self.tables = writer.sizes, writer.tables
         space: dict[str, Any] = {
             **writer.bindings,
             "frame": self.frame,
-            "take": self.take,
-            "give": self.give,
+            "take": partial(self.arenas.take, host),
+            "give": self.arenas.give,
         }
         if kernels.target.backend != "cpu":
             space["take"] = (
@@ -133,20 +163,6 @@ class Executable:
         known = {Sym(name): n for name, n in zip(self.symbols, values, strict=True)}
         page = PAGE if self.kernels.target.backend == "cuda" else 1
         return self.plan.peak_bytes(known, page, self.wrapper == "native")
-
-    # --- memory -------------------------------------------------------------------------------------------
-    def take(self, size: int) -> Any:
-        """Memory for temporary tensors: that of the last call if it is large enough."""
-        try:
-            arena = self._spare.pop()
-        except IndexError:
-            return self.host.empty(size)
-        return arena if len(arena) >= size else self.host.empty(size)
-
-    def give(self, arena: Any) -> None:
-        """Keep an arena for the next call."""
-        if not self._spare:
-            self._spare.append(arena)
 
 
 def _symbols(function: FuncOp) -> dict[str, tuple[int, int | None]]:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
@@ -22,6 +22,7 @@ from tessera.graph.executable import Executable
 from tessera.graph.executable import compile_graph as compile_executable
 from tessera.graph.index import Expr, Sym
 from tessera.graph.passes import optimize
+from tessera.graph.torch_cache import KeptState, compiler, keep, keeping, operation
 from tessera.graph.torch_cuda_graphs import CudaGraphs
 from tessera.graph.torch_decompose import decompositions
 from tessera.graph.torch_donate import Donations
@@ -31,9 +32,14 @@ from tessera.graph.torch_import import Imported, NotImported, import_graph
 from tessera.graph.torch_interpret import Interpreted
 from tessera.graph.torch_options import Options, options_of
 from tessera.graph.torch_records import GraphRecord, note, watched
-from tessera.ir import print_module, verify
+from tessera.ir import parse_module, print_module, verify
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
+PURPOSES = (  # what torch calls a compiler, and of which graphs
+    ("inference_compiler", "inference"),
+    ("fw_compiler", "forward"),
+    ("bw_compiler", "backward"),
+)
 
 
 def backend(
@@ -54,22 +60,21 @@ def backend(
             check_device(x.device)
     graphs = CudaGraphs(len(inputs)) if chosen.cuda_graphs else None
     donations = Donations()
-    compile_as = {
-        name: partial(
-            compile_graph, options=chosen, purpose=purpose, graphs=graphs, donations=donations
-        )
-        for name, purpose in (
-            ("inference_compiler", "inference"),
-            ("fw_compiler", "forward"),
-            ("bw_compiler", "backward"),
-        )
-    }
-    return aot_autograd(
-        **compile_as,
-        decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
-        keep_inference_input_mutations=True,
-    )(graph, inputs)
+    with keeping(graph, inputs, chosen, revived) as key:
+        compile_as: dict[str, Any] = {
+            name: partial(
+                compile_graph, options=chosen, purpose=purpose, graphs=graphs, donations=donations, key=key
+            )
+            for name, purpose in PURPOSES
+        }  # fmt: skip
+        if key:
+            compile_as = {name: compiler(f) for name, f in compile_as.items()}
+        return aot_autograd(
+            **compile_as,
+            decompositions=decompositions(),
+            partition_fn=min_cut_rematerialization_partition,
+            keep_inference_input_mutations=True,
+        )(graph, inputs)
 
 
 def check_device(device: torch.device) -> None:
@@ -97,8 +102,10 @@ def compile_graph(
     purpose: str,
     graphs: CudaGraphs | None = None,
     donations: Donations | None = None,
+    key: str = "",
 ) -> Compiled:
-    """Compile one functional graph of ATen operations to a function of a list of inputs, which it empties.
+    """Compile one functional graph of ATen operations to a function of a list of inputs, which it empties. `key`: our
+    part of the key under which torch keeps it, if it does.
 
     A fault of ours costs speed, not the program: without TESSERA_STRICT=1 a graph that does not compile is compiled
     without fusion, and if that fails, too, run by eager, with a warning and a reproducer."""
@@ -107,10 +114,10 @@ def compile_graph(
     known = donations if graphs is None else None
     donated = known.given(graph) if known is not None and purpose == "backward" else set[str]()
     for attempt in attempts:
-        imported: Imported | None = None
         try:
             imported = import_graph(graph, attempt, purpose, donated)
-            text = print_module(imported.module)
+            optimized(imported, attempt)
+            text = print_module(imported.module) if key else ""
             run = executable_of(imported, attempt)
             dump(run, attempt, purpose)
         except NotImported as why:
@@ -119,13 +126,17 @@ def compile_graph(
         except Exception as error:
             if knobs.compilation.strict:
                 raise
-            warn_of(error, text if imported else str(graph.graph), attempt)
+            warn_of(error, as_imported(graph, attempt, purpose, donated), attempt)
         else:
             record = GraphRecord(purpose, imported, imported.externs, run)
             note(record)
             if known is not None and purpose == "forward":
                 known.note(graph, imported.outputs, run)
-            call = boxed(CompiledGraph(graph, imported, watched(record)))
+            arguments = Arguments.of(graph)
+            by_eager = run_by_eager(graph) if imported.sizes else None
+            call = boxed(CompiledGraph(imported, watched(record), arguments, by_eager))
+            if key:
+                keep(call, graph, imported, attempt, text, key)
             if graphs is None or not imported.device.startswith("cuda"):
                 return call
             return graphs.wrap(call, graph, inputs, run, purpose)
@@ -175,19 +186,49 @@ compile_graph(module, NumpyHost())
 """
 
 
+def as_imported(
+    graph: torch.fx.GraphModule, options: Options, purpose: str, donated: Collection[str]
+) -> str:
+    """The text of a graph as passes get it, or torch's where it cannot be imported."""
+    try:
+        return print_module(import_graph(graph, options, purpose, donated).module)
+    except Exception:
+        return str(graph.graph)
+
+
+def revived(state: KeptState) -> Compiled:
+    """What runs a graph that was kept on disk."""
+    targets = {name: operation(*found) for name, found in state.targets.items()}
+    imported = Imported(
+        parse_module(state.text), targets, state.objects, state.places,
+        outputs=list(state.outputs), device=state.device,
+    )  # fmt: skip
+    run = executable_of(imported, state.options)
+    return boxed(
+        CompiledGraph(imported, run, Arguments(state.tensors, state.given, SymbolValues([])))
+    )
+
+
+def optimized(imported: Imported, options: Options) -> None:
+    """Run the passes on a graph, in place."""
+    if options.fuse:
+        optimize(imported.module, round_between=options.numerics == "eager")
+        verify(imported.module)  # a fault of a pass gives no wrong numbers
+
+
 def executable_of(imported: Imported, options: Options) -> Callable[[list[Any]], list[Any]]:
     """What runs the graph's IR: takes a list of arguments, gives a list of results."""
-    exact = options.numerics == "eager"
-    if options.fuse:
-        optimize(imported.module, round_between=exact)
-        verify(imported.module)  # a fault of a pass gives no wrong numbers
     host = TorchHost(imported.targets, imported.objects, imported.device, imported.places)
     if options.kernels == "interpreted":
         return Interpreted(imported.module, host)
     target = target_of(imported.device)
     with current(imported.device):
         return compile_executable(
-            imported.module, host, target, wrapper=options.wrapper, contract=not exact
+            imported.module,
+            host,
+            target,
+            wrapper=options.wrapper,
+            contract=options.numerics != "eager",
         )
 
 
@@ -203,20 +244,34 @@ def boxed(compiled: CompiledGraph) -> Compiled:
     return chosen
 
 
+class Arguments(NamedTuple):
+    """What a graph is called with: which of its arguments are tensors, how many there are, where symbols are found."""
+
+    tensors: list[int]
+    given: int
+    symbols: SymbolValues
+
+    @staticmethod
+    def of(graph: torch.fx.GraphModule) -> Arguments:
+        values = [n.meta.get("val") for n in graph.graph.find_nodes(op="placeholder")]
+        tensors = [k for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
+        return Arguments(tensors, len(values), SymbolValues(values))
+
+
 class CompiledGraph:
     """A graph as AOTAutograd calls it: with the arguments of torch's graph in a list, for its outputs."""
 
     def __init__(
-        self, graph: torch.fx.GraphModule, imported: Imported, run: Callable[[list[Any]], list[Any]]
+        self,
+        imported: Imported,
+        run: Callable[[list[Any]], list[Any]],
+        arguments: Arguments,
+        by_eager: Compiled | None = None,
     ) -> None:
-        self.imported, self.run = imported, run
-        values = [n.meta.get("val") for n in graph.graph.find_nodes(op="placeholder")]
-        self.tensors = [k for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
-        self.given = len(values)
-        self.symbols = SymbolValues(values)
+        self.imported, self.run, self.by_eager = imported, run, by_eager
+        self.tensors, self.given, self.symbols = arguments
         outputs = any(isinstance(o, Expr) for o in imported.outputs)
         self.sized = bool(imported.symbols or imported.numbers or imported.sizes) or outputs
-        self.by_eager = run_by_eager(graph) if imported.sizes else None
 
     def direct(self) -> Compiled | None:
         """The executable's own function, where torch's arguments and outputs are just its arguments and results."""

@@ -37,6 +37,11 @@ class GraphRecord:
 _LISTENERS: list[list[GraphRecord]] = []
 
 
+def listened() -> bool:
+    """Whether somebody wants to know what is compiled."""
+    return bool(_LISTENERS)
+
+
 def note(record: GraphRecord) -> None:
     for listener in _LISTENERS:
         listener.append(record)

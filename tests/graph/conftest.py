@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 
 
@@ -10,3 +12,13 @@ def pytest_configure(config: pytest.Config) -> None:
         import torch  # pyright: ignore[reportMissingImports]
 
         torch.set_default_device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def compiled() -> Generator[None]:
+    """Tests see graphs compiled, not read from the user's disk."""
+    pytest.importorskip("torch")
+    from torch._functorch import config  # pyright: ignore[reportMissingImports]
+
+    with config.patch(enable_autograd_cache=False):
+        yield

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 import tessera.torch  # noqa: E402, F401  registers the backend
 from tessera.backends.compiler import GPUTarget  # noqa: E402
 from tessera.graph import executable  # noqa: E402
-from tessera.graph.executable import Executable  # noqa: E402
+from tessera.graph.executable import Arenas  # noqa: E402
 from tessera.graph.passes import cost  # noqa: E402
 from tessera.graph.plan import INPUT  # noqa: E402
 from tessera.graph.torch_backend import executable_of  # noqa: E402
@@ -37,8 +37,8 @@ def plan_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executable, "machine_of", lambda target: machine)
     monkeypatch.setattr(cost, "machine_of", lambda device: cost.GPU)
     # As on a GPU, where the library's allocator keeps memory for later calls.
-    monkeypatch.setattr(Executable, "take", lambda exe, size: exe.host.empty(size))
-    monkeypatch.setattr(Executable, "give", lambda exe, arena: None)
+    monkeypatch.setattr(Arenas, "take", lambda arenas, host, size: host.empty(size))
+    monkeypatch.setattr(Arenas, "give", lambda arenas, arena: None)
 
 
 def perceptrons() -> nn.Module:
