@@ -105,3 +105,40 @@ def missing(mode: str) -> list[str]:
     failed = [f"{', '.join(found)}: `{why}`." for why, found in causes.items()]
     lines = ["Not right, " + " ".join(wrong)] if wrong else []
     return lines + (["Not measured: " + " ".join(failed)] if failed else [])
+
+
+# --- CPUs -----------------------------------------------------------------------------------------------------------
+CPU_WHATS = ("step", "cold compile", "kernels", "peak memory")
+
+
+def on_cpu(table: Table) -> list[str]:
+    """Geometric means and the least ratio by kind of step, then a line for each model; one thread."""
+    found = record.read(record.RESULTS / "graph_models-cpu-1.json")
+    title = f"{found.machine['processor']}, one thread; torch {found.versions['torch']}; commit {found.commit}"
+    title += f" ({found.date}); `{found.command} --threads 1 --dtypes float32`;"
+    title += f" {found.settings['right']} of {found.settings['cases']} cases right;"
+    title += f" {found.settings['load']:.0f} others wanted the two cores in the worst part."
+    kinds = [(what, rival) for what in CPU_WHATS for rival in ("inductor", "eager")]
+    kinds = [k for k in kinds if k[0] not in ("cold compile", "kernels") or k[1] == "inductor"]
+    means: list[list[str]] = []
+    for mode in MODES:
+        rows = [r for r in found.rows if r.shape.endswith(mode)]
+        cells: list[str] = []
+        for what, rival in kinds:
+            ratios = [r.ratios[rival] for r in rows if r.name == what and rival in r.ratios]
+            cells.append(f"{geomean(ratios)} ({min(ratios):.2f})")
+        means.append([mode, str(sum(r.name == "step" for r in rows)), *cells])
+    named = {"inductor": "Inductor", "eager": "eager"}
+    columns = [f"{what} vs {named[rival]}" for what, rival in kinds]
+    lines = [_of_cpu(found, model, kinds) for model in sorted({r.shape for r in found.rows})]
+    head = ["model", "step, ms", "cold compile, s", *columns]
+    return [title, "", *table(["what", "models", *columns], means), "", *table(head, lines)]
+
+
+def _of_cpu(found: Results, model: str, kinds: Sequence[tuple[str, str]]) -> list[str]:
+    rows = {r.name: r for r in found.rows if r.shape == model}
+    cells = [f"{rows[w].times['tessera']:.3g}" if w in rows else "" for w in CPU_WHATS[:2]]
+    for what, rival in kinds:
+        ratios = rows[what].ratios if what in rows else {}
+        cells.append(f"{ratios[rival]:.2f}" if rival in ratios else "")
+    return [model, *cells]

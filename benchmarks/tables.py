@@ -287,6 +287,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "graph-fused": fused_table,
     "graph-products": products_table,
     "graph-models": lambda: model_tables.summary(table),
+    "graph-models-cpu": lambda: model_tables.on_cpu(table),
     **{
         f"graph-models-{mode}": lambda mode=mode: model_tables.models(mode, table)
         for mode in filter(model_tables.there, model_tables.MODES)

@@ -186,11 +186,18 @@ class TorchHost:
             _is_sized(x) for x in (op.arguments, op.keywords, *(t.all_strides for t in types))
         )
         strides = None if sized else [tuple(t.all_strides) for t in types]
+        varying = [(k, x) for k, x in enumerate(op.arguments) if _varies(x)]
+        varying_keywords = [(name, x) for name, x in op.keywords if _varies(x)]
+        fixed = [None if _varies(x) else self._argument(x, (), {}) for x in op.arguments]
+        keywords = {n: None if _varies(x) else self._argument(x, (), {}) for n, x in op.keywords}
 
         def run(arrays: Sequence[Any], symbols: Mapping[str, int]) -> Sequence[torch.Tensor]:
             env = environment(symbols) if sized else {}
-            given = [self._argument(x, arrays, env) for x in op.arguments]
-            named = {name: self._argument(x, arrays, env) for name, x in op.keywords}
+            given, named = fixed.copy(), keywords.copy()
+            for k, x in varying:
+                given[k] = self._argument(x, arrays, env)
+            for name, x in varying_keywords:
+                named[name] = self._argument(x, arrays, env)
             found = target(*given, **named)
             several = found if isinstance(found, (list, tuple)) else (found,)
             if places is not None:  # eager may give tensors where torch's tracing foretold none
@@ -225,6 +232,13 @@ class TorchHost:
 def environment(symbols: Mapping[str, int]) -> dict[Any, int]:
     """What expressions are evaluated with."""
     return {Sym(name): value for name, value in symbols.items()}
+
+
+def _varies(value: Any) -> bool:
+    """Whether an argument of an extern differs between calls."""
+    if isinstance(value, (list, tuple)):
+        return any(map(_varies, value))
+    return isinstance(value, (Place, Expr))
 
 
 def _is_sized(value: Any) -> bool:
