@@ -1,6 +1,6 @@
 """Evaluates element-wise ops in affine form: sums, multiples and casts of indices and addresses stay scalar.
 
-`elementwise` tries the op's rule here first; a rule that gives None leaves the op to the vector instructions.
+`elementwise` tries the op's rule here first; if the rule returns None, vector instructions compute the op.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tessera.ops import arith
 
 
 def constant(t: Type, value: Any) -> Val:
-    """A scalar constant."""
+    """Return a scalar constant."""
     if t is int1:
         return TRUE if value else FALSE
     if isinstance(t, dtype) and t.is_floating():
@@ -30,7 +30,7 @@ def constant(t: Type, value: Any) -> Val:
 
 
 def elementwise(lo: Lowering, op: Op, args: list[Val]) -> Val:
-    """The result of an element-wise op on operands at one point."""
+    """Return the result of an element-wise op on operands at one point."""
     special = _SPECIAL.get(type(op))
     if special is not None:
         found = special(lo, op, *args)
@@ -48,7 +48,7 @@ def is_index(t: Type) -> bool:
 
 
 def _sum_patterns(a: Val, b: Val) -> tuple[Pattern | None, str] | None:
-    """Pattern and step of the sum of two affine values."""
+    """Return pattern and step of the sum of two affine values."""
     if a.pattern is None:
         return b.pattern, b.step
     if b.pattern is None:
@@ -231,8 +231,8 @@ def _addptr_plain(lo: Lowering, op: Op, p: Val, off: Val) -> Val:
 
 
 def _carries(a: Val, b: Val) -> bool:
-    """Whether all lanes of `a`, not negative, lie in one multiple of the uniform `b`: then only lane 0 needs the
-    division."""
+    """Whether all lanes of `a`, which are not negative, lie between the same two multiples of the uniform `b`: then
+    only lane 0 needs the division."""
     if not (
         a.affine and a.pattern is not None and not a.step and b.lanes == 1 and min(a.pattern) >= 0
     ):

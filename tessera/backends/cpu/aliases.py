@@ -9,8 +9,8 @@ from tessera.ops import arith, memory, tile
 
 
 def may_fuse(lo: Lowering, load: Value, address: Value | None) -> bool:
-    """Whether a load may run in the loop that stores to `address`: at the same addresses, or through another argument
-    of the kernel, on an assumption that the launch checks."""
+    """Whether a load may run in the loop that stores to `address`: it uses the same addresses, or another argument of
+    the kernel, which the launch checks not to alias."""
     op = load.op
     if not isinstance(op, memory.LoadOp) or address is None:
         return False
@@ -27,7 +27,7 @@ def may_fuse(lo: Lowering, load: Value, address: Value | None) -> bool:
 
 
 def _same_offsets(lo: Lowering, a: Value, b: Value) -> bool:
-    """Whether two pointers computed from different arguments are at the same distance from them."""
+    """Whether two pointers computed from different arguments have the same offset from them."""
     x, y = a.op, b.op
     if x is None or y is None:
         known = a in lo.state.arguments and b in lo.state.arguments
@@ -39,5 +39,5 @@ def _same_offsets(lo: Lowering, a: Value, b: Value) -> bool:
     return shape_of(a.type) == shape_of(b.type) and _same_offsets(lo, x.operands[0], y.operands[0])
 
 
-# From a pointer to a tile of pointers.
+# The ops that make a tile of pointers from a pointer.
 _STEPS = (arith.HintOp, tile.SplatOp, tile.BroadcastOp, tile.ExpandDimsOp)

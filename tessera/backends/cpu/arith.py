@@ -1,6 +1,6 @@
 """Lowers element-wise ops on vectors: the shared rows (elements/arith.py), and what x86 does better.
 
-Small floats are widened to fp32, computed and rounded after every op, as the language says.
+Small floats are widened to fp32, computed and rounded after every op, as the language defines.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ TABLE: dict[type[Op], shared.Lowering] = dict(shared.TABLE)
 
 
 def lower(x: Lanes, op: Op, texts: list[str]) -> str:
-    """The result of an element-wise op on `x.n` lanes."""
+    """Return the result of an element-wise op on `x.n` lanes."""
     return shared.lower(TABLE, x, op, texts)
 
 
 # Four bits for each class of the product: quiet NaN, signalling NaN, zero, one, -infinity, infinity, negative,
-# positive, the first lowest. 1: the product is the quotient; 0: the corrected one is.
+# positive, the lowest bits first. 1: the product is the quotient; 0: the corrected one is.
 PRODUCT_AT_EDGES = 0x110101
 
 
 def divide_by_one(x: Lanes, a: str, b: str) -> str:
-    """fp32 lanes by one number, rounded as a division is: a product with its reciprocal and a correction (Markstein).
+    """Divide fp32 lanes by one number, correctly rounded: multiply by its reciprocal and correct (Markstein).
 
-    Where the reciprocal would leave the normal numbers both are scaled first; infinities, which the correction turns
-    into NaN, are taken from the product.
+    If the reciprocal would not be a normal number, both operands are scaled first. Infinities, which the correction
+    turns into NaN, are taken from the product.
     """
     one, e = Lanes(x.em, x.facts, 1), "float"
     size = one.call("fabs", e, b)

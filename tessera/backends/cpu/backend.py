@@ -20,13 +20,13 @@ from tessera.passes import CLEAN_UP, neutral_pipeline
 from tessera.passes.checks.insert_checks import insert_checks
 from tessera.passes.neutral.descriptors import lower_descriptor_rows
 
-# The lowering emits vectors and hoists by itself: LLVM only makes registers of stack slots and cleans up.
+# The lowering emits vectors and hoists by itself: LLVM only turns stack slots into registers and cleans up.
 LLVM_PASSES = "sroa,instcombine,simplifycfg"
 
 
 def cpu_pipeline(checked: bool = False) -> list[Pass]:
-    """The passes between the front end and the lowering to loops."""
-    if checked:  # values are reported by their names in the source, and where they are computed
+    """Return the passes between the front end and the lowering to loops."""
+    if checked:  # the report has values' names in the source, and where they are computed
         return [lower_descriptor_rows, insert_checks, *CLEAN_UP]
     return [
         lower_descriptor_rows,
@@ -87,13 +87,13 @@ class CpuBackend(Backend):
         return compile_object(text, self.machine)
 
     def derived(self, extension: str, asm: Mapping[str, Any]) -> str | None:
-        """`asm`: the machine's assembly."""
+        """Return the assembly of the machine for `asm`."""
         if extension not in ("asm", "s"):
             return None
         return optimise(asm["llir"], self.machine, LLVM_PASSES).to_assembly()
 
 
 def compile_object(text: str, machine: Target) -> bytes:
-    """LLVM IR text to a relocatable object."""
+    """Compile LLVM IR text to a relocatable object."""
     passes = LLVM_PASSES if apply("llvm-passes") else ""
     return optimise(text, replace(machine, opt=2), passes).to_object()

@@ -1,9 +1,9 @@
 """Lowers the checks of checked builds: each tests a whole tile at once; if an element fails, the first one is found and
 reported.
 
-The launch passes the address of a report, which consists of 64-bit integers: the linear program id of the report (all
-ones but the sign while there is none), a lock, the number of the check, the element counted row by row, the values. Of
-several programs that fail, the report of the one with the smallest id stays; programs with larger ids do not start.
+The launch passes the address of a report, which consists of 64-bit integers: the linear id of the reporting program
+(2^63 - 1 while there is none), a lock, the number of the check, the element counted row by row, the values. If several
+programs fail, the report of the smallest id stays; programs with larger ids do not start.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _check(lo: Lowering, op: memory.CheckOp) -> None:
 
 
 def _any(lo: Lowering, op: memory.CheckOp) -> str:
-    """An i1, whether any element fails the check."""
+    """Return an i1, whether any element fails the check."""
     em, v = lo.em, op.bad
     prepare(lo, [v], op)
     cell = em.alloca("i1", align=8)
@@ -113,7 +113,7 @@ def _any(lo: Lowering, op: memory.CheckOp) -> str:
 
 
 def _first(lo: Lowering, bad: Value) -> tuple[str, Point]:
-    """The first element that fails, counted row by row, and its point; the caller knows that there is one."""
+    """Return the first element that fails, counted row by row, and its point; the caller knows that there is one."""
     em, shape = lo.em, shape_of(bad.type)
     slot, k = em.alloca("i64", align=8), em.new_label("first")
     em.stmt(f"store i64 -1, ptr {slot}")
@@ -132,7 +132,7 @@ def _first(lo: Lowering, bad: Value) -> tuple[str, Point]:
 
 
 def _point(lo: Lowering, number: str, shape: tuple[int, ...]) -> Point:
-    """The point of an element counted row by row."""
+    """Return the point of an element counted row by row."""
     coords: list[Coord] = []
     for size in reversed(shape[1:]):
         coords.append(lo.index(lo.em.here(f"urem i64 {number}, {size}"), 1, size))
@@ -167,7 +167,7 @@ def _constant_point(number: int, shape: tuple[int, ...]) -> Point:
 
 
 def _word(lo: Lowering, v: Value, x: Val) -> str:
-    """A value in 64 bits: integers extended, floats as doubles, pointers as addresses."""
+    """Return a value in 64 bits: integers extended, floats as doubles, pointers as addresses."""
     t: Any = elem_of(v.type)
     text = lo.text(x, 1)
     if not isinstance(t, dtype):

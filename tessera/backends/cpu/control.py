@@ -22,12 +22,12 @@ from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import CallOp, ConstOp, DivOp, DotOp, ForOp, FuncOp, IfOp, RemOp, WhileOp, memory
 
-LONGEST_STEP = 1 << 63  # its negative is the least int64, which has no counterpart
+LONGEST_STEP = 1 << 63  # 2^63: its negative is the least int64, which has no positive counterpart
 
 
 # --- blocks -------------------------------------------------------------------------------------------------
 def lower_block(lo: Lowering, block: Block) -> Op:
-    """Lower everything in a block but its terminator, which is returned."""
+    """Lower everything in a block but its terminator; return the terminator."""
     outer, lo.block = lo.block, block
     for op in block:
         if op.terminator:
@@ -73,7 +73,7 @@ def _scalar_split(op: Op) -> bool:
 
 
 def _lower_scalar(lo: Lowering, op: Op) -> None:
-    """Lower an op whose results are scalars, at its place."""
+    """Lower an op whose results are scalars, in program order."""
     at = Point((), 1)
     if op.opcode in ("split", "load", "const", "reshape"):
         tiles = [v for v in op.operands if isinstance(v.type, TileType)]
@@ -96,7 +96,7 @@ def _release_dead(lo: Lowering, op: Op) -> None:
 
 # --- around a region ----------------------------------------------------------------------------------------
 def captured(lo: Lowering, op: Op) -> list[Value]:
-    """Lazy tiles from outside that ops inside use."""
+    """Return the lazy tiles from outside that ops inside use."""
     found: dict[Value, None] = {}
     for block in op.regions:
         for inner in block.walk():
@@ -133,7 +133,7 @@ def tabulate(lo: Lowering, values: list[Value]) -> None:
 
 
 def enter(lo: Lowering, op: Op, repeats: bool) -> None:
-    """Prepare for a region op: materialise the lazy tiles that it uses from outside, if that is worth it."""
+    """Prepare for a region op: materialise the lazy tiles from outside that it uses, if that pays."""
     if repeats:
         tabulate(lo, captured(lo, op))
     for v in captured(lo, op):
@@ -174,8 +174,8 @@ def _if(lo: Lowering, op: IfOp) -> None:
 
 
 def _passed_through(lo: Lowering, op: IfOp, index: int, taken: Sequence[Slot]) -> Buffer | None:
-    """The buffer of a tile that one branch yields unchanged and nothing needs afterwards: that branch writes nothing,
-    and the other one changes the buffer in place."""
+    """Return the buffer of a tile that one branch yields unchanged and nothing needs afterwards. That branch then
+    writes nothing, and the other one changes the buffer in place."""
     for block in op.regions:
         v = block.terminator.operands[index]
         own = lo.buffers.get(v)
@@ -193,7 +193,7 @@ def _passed_through(lo: Lowering, op: IfOp, index: int, taken: Sequence[Slot]) -
 
 
 def _forget(lo: Lowering, kept: set[Value], slots: Sequence[Slot]) -> None:
-    """Buffers filled inside a region hold nothing outside; those of `slots` live on."""
+    """Forget the buffers that were filled inside a region, except those of `slots`."""
     for v in list(lo.uniform):
         if v not in kept:
             del lo.uniform[v]
@@ -208,8 +208,7 @@ def _forget(lo: Lowering, kept: set[Value], slots: Sequence[Slot]) -> None:
 
 # --- for ----------------------------------------------------------------------------------------------------
 def lower_for(lo: Lowering, op: ForOp) -> None:
-    """Lower a counted loop: carried tiles are in slots of memory; accumulators may start at zero in the first
-    iteration."""
+    """Lower a counted loop: carried tiles are in slots; accumulators may start at zero in the first iteration."""
     counter = Counter.of(lo, op)
     accumulators = frozenset(i for i in range(len(op.inits)) if starts_at_zero(op, i))
     slots = initial(lo, op, op.inits, accumulators)
@@ -226,8 +225,8 @@ def lower_for(lo: Lowering, op: ForOp) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """The i64s that a counted loop counts, upwards: low, low + step, ... below high. A loop that counts down has the
-    complements of its own numbers, which have the opposite order and are in the same range."""
+    """The i64s that a loop counts upwards: low, low + step, ... below high. A loop that counts down uses the bitwise
+    complements of its indices, which have the opposite order and are in the same range."""
 
     low: str
     high: str
@@ -248,21 +247,20 @@ class Counter:
         return Counter(low, high, step, down, op.lb.type.bits < 64 or step == "1")
 
     def span(self, lo: Lowering, count: int) -> str:
-        """What `count` steps add to the index, or what one step adds where it is so long that several overflow."""
+        """Return what `count` steps add to the index, or what one step adds if several would overflow."""
         short = lo.em.op(f"icmp slt i64 {self.step}, {LONG_STEP}")
         several = lo.em.op(f"mul i64 {self.step}, {count}")
         return lo.em.op(f"select i1 {short}, i64 {several}, i64 {self.step}")
 
     def write_index(self, lo: Lowering, op: ForOp, i: str) -> None:
-        """The loop's index, where it counts `i`."""
+        """Compute the loop's index from the counted number `i`."""
         term = lo.em.op(f"xor i64 {i}, -1") if self.down else i
         align = lo.align[term] = min(lo.scalar(op.lb).align, lo.scalar(op.step).align)
         lo.scalars[op.induction] = Val(op.lb.type, 1, "", True, "0", (term,), align=align)
 
 
 def _iterations(lo: Lowering, op: ForOp, c: Counter) -> AbstractContextManager[str]:
-    """Emit the loop over the values of an index, which polls for signals between blocks of iterations if it may be
-    long."""
+    """Emit the loop over the values of an index. If it may be long, it polls for signals between blocks."""
     em, count = lo.em, interrupt.iterations_between_looks(op)
     if not count or c.step == str(-LONGEST_STEP):
         return em.counted(c.low, c.high, c.step, always=False, near=c.near)
@@ -293,7 +291,7 @@ def starts_at_zero(op: ForOp, i: int) -> bool:
 
 
 def clear_unless_run(lo: Lowering, slots: list[Slot], c: Counter) -> None:
-    """Clear accumulators if there is no iteration: the first one would take them for zero without reading them."""
+    """Clear accumulators if there is no iteration: the first one would treat them as zero without reading them."""
     if not slots:
         return
     with lo.em.branch(lo.em.op(f"icmp slt i64 {c.low}, {c.high}"), negate=True):
@@ -305,7 +303,7 @@ def clear_unless_run(lo: Lowering, slots: list[Slot], c: Counter) -> None:
 
 
 def _adopt(lo: Lowering, op: Op, v: Value) -> Buffer | None:
-    """The buffer of an initial value that nothing else needs."""
+    """Return the buffer of an initial value that nothing else needs."""
     own = lo.buffers.get(v)
     if (
         own is None

@@ -1,4 +1,4 @@
-"""Computes coordinates in code: loop indices, what is known of them, and their division where a tile is reshaped."""
+"""Computes coordinates in code: loop indices, facts about them, and their division where a tile is reshaped."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tessera.dtypes import int32
 
 
 class Coordinates:
-    """Emits coordinates to `em`. Two facts are kept of each loop index: `align`, a power of two that divides it, and
-    `extent`, an upper bound that it does not reach."""
+    """Emits coordinates to `em`. Two facts are kept for each loop index: `align`, a power of two that divides it, and
+    `extent`, an exclusive upper bound."""
 
     def __init__(self, em: Emitter):
         self.em = em
@@ -19,21 +19,21 @@ class Coordinates:
         self.extent: dict[str, int] = {}
 
     def index(self, name: int | str, step: int, extent: int) -> Coord:
-        """The coordinate of a loop index (or a number)."""
+        """Return the coordinate of a loop index (or a number)."""
         if isinstance(name, int):
             return Coord(name, (), None, extent)
         self.align[name], self.extent[name] = power_in(step), extent
         return Coord(0, ((name, 1),), None, extent)
 
     def coord_align(self, c: Coord) -> int:
-        """A power of two that divides base + terms."""
+        """Return a power of two that divides base + terms."""
         return min([power_in(c.base), *(power_in(f) * self.align.get(n, 1) for n, f in c.terms)])
 
     def term_texts(self, c: Coord) -> tuple[str, ...]:
         return tuple(n if f == 1 else self.em.op(f"mul nsw i64 {n}, {f}") for n, f in c.terms)
 
     def coord_text(self, c: Coord) -> str:
-        """base + terms as an i64."""
+        """Return base + terms as an i64."""
         text = ""
         for t in self.term_texts(c):
             text = t if not text else self.em.op(f"add nsw i64 {text}, {t}")
@@ -42,17 +42,17 @@ class Coordinates:
         return text if c.base == 0 else self.em.op(f"add nsw i64 {text}, {c.base}")
 
     def coord_value(self, c: Coord, lanes: int, start: int = 0) -> Val:
-        """start + coordinate as an int32."""
+        """Return start + coordinate as an int32."""
         base = str(c.base + start)
         constant = c.base + start if not c.terms and c.pattern is None else None
         return Val(int32, lanes if c.pattern is not None else 1, "", True, base, self.term_texts(c), c.pattern,
                    align=min(self.coord_align(c), power_in(start)), const=constant)  # fmt: skip
 
     def divided(self, c: Coord, divisor: int) -> tuple[Coord, Coord] | None:
-        """(c // divisor, c % divisor); None for lanes whose carries are not known at compile time.
+        """Return (c // divisor, c % divisor); None if the lanes' carries are not known at compile time.
 
-        Each part of the sum (base, each term, the pattern) is divided by itself; that is exact as long as the
-        remainders together stay below the divisor. A sum that is the same in all lanes is divided as a whole else.
+        Each part of the sum (base, each term, the pattern) is divided separately, which is exact if the remainders add
+        up to less than the divisor. Otherwise a sum that is the same in all lanes is divided as a whole.
         """
         if divisor == 1:
             return c, Coord()
@@ -96,7 +96,7 @@ class Coordinates:
     def _divided_term(
         self, name: str, factor: int, divisor: int
     ) -> tuple[list[Any], list[Any], int] | None:
-        """(terms of the quotient, terms of the remainder, largest remainder) of factor * name."""
+        """Return (terms of the quotient, terms of the remainder, largest remainder) of factor * name."""
         if factor % divisor == 0:
             return [(name, factor // divisor)], [], 0
         extent = self.extent.get(name, 1 << 31)

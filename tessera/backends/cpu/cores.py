@@ -1,7 +1,7 @@
-"""Counts the cores that this process may use: those of its affinity, no more than the CPU quota of its control groups.
+"""Counts the cores that this process may use: those of its affinity, at most the CPU quota of its control groups.
 
-A container with `--cpus=2` on a machine of 64 cores may run on all of them, 2 at a time on average: more threads than
-that would be stopped in the middle of a launch until the next period begins.
+A container with `--cpus=2` on a machine of 64 cores may run on all of them, but only on 2 at a time on average: further
+threads would be stopped in the middle of a launch until the next period begins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CPU = "cpu"  # the controller's name in cgroup v1
 
 
 def usable_cores() -> int:
-    """At least 1; a quota of a part of a core counts as a core."""
+    """Return the number of cores, at least 1; a quota of a part of a core counts as a core."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -30,8 +30,8 @@ def _own_quota() -> float:
 
 
 def cpu_quota(root: Path) -> float:
-    """Cores that the control groups of this process grant on average (infinity: no limit), the least of its group's and
-    of those around it. `root` is the folder that has `proc` and what is mounted."""
+    """Return the least number of cores that this process's control group or one of its ancestors grants on average
+    (infinity: no limit). `root` is the folder that contains `proc` and the mount points."""
     try:
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
         groups = (root / "proc/self/cgroup").read_text().splitlines()
@@ -41,7 +41,7 @@ def cpu_quota(root: Path) -> float:
 
 
 def _folders(root: Path, mounts: list[str], groups: list[str]) -> Iterator[Path]:
-    """The folders of the groups that this process is in, of both versions, and of those around them."""
+    """Yield the folders of this process's groups, of both cgroup versions, and of their ancestors."""
     for line in groups:
         _, controllers, path = line.split(":", 2)
         if controllers and CPU not in controllers.split(","):
@@ -59,8 +59,8 @@ def _folders(root: Path, mounts: list[str], groups: list[str]) -> Iterator[Path]
 
 
 def _around(point: Path, path: PurePosixPath, top: PurePosixPath) -> Iterator[Path]:
-    """The folder of the group `path` below the mount point of the group `top`, and those up to the mount point. In a
-    container `path` may be the host's, which is not mounted: the mount point is the group then."""
+    """Yield the folder of the group `path` below the mount point of the group `top`, and its parents up to the mount
+    point. In a container `path` may be the host's, which is not mounted: then the mount point is the group."""
     inner = path.relative_to(top) if path.is_relative_to(top) else PurePosixPath()
     folder = point / inner
     yield folder
@@ -70,7 +70,7 @@ def _around(point: Path, path: PurePosixPath, top: PurePosixPath) -> Iterator[Pa
 
 
 def _quota(folder: Path) -> float:
-    """Cores that one group grants: `cpu.max` has the microseconds of a period, v1 a file for each number."""
+    """Return the cores that one group grants: `cpu.max` has quota and period in microseconds, v1 a file for each."""
     try:
         if (folder / "cpu.max").exists():
             quota, period = (folder / "cpu.max").read_text().split()
@@ -78,6 +78,6 @@ def _quota(folder: Path) -> float:
             quota = (folder / "cpu.cfs_quota_us").read_text()
             period = (folder / "cpu.cfs_period_us").read_text()
         granted, of = int(quota), int(period)
-    except (OSError, ValueError):  # not there; "max"
+    except (OSError, ValueError):  # no such file, or the quota is "max"
         return math.inf
     return granted / of if granted > 0 and of > 0 else math.inf

@@ -1,10 +1,10 @@
-"""Lowers dots by their plans (dot_plan.py): brings the operands where the instructions read them, and finds the
+"""Lowers dots by their plans (dot_plan.py): puts the operands where the instructions read them, and finds the
 accumulator.
 
-An A that is a plain contiguous load is read in place (a masked one if its mask is all true at run time); otherwise A is
-brought into a row-major buffer. B is packed in panels (pack_cache.py), or read in place where packing would not pay.
-Dots that add to one accumulator, one after another, are the terms of one multiplication: the accumulator stays in
-registers between them.
+If A is a plain contiguous load, it is read in place (a masked one if its mask is all true at run time); otherwise it is
+copied to a row-major buffer. B is packed in panels (pack_cache.py), or read in place where packing would not pay.
+Successive dots that add to one accumulator are the terms of one multiplication: the accumulator stays in registers
+between them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tessera.ir import Effect, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import AddOp, ConstOp, DotOp, LoadOp, MulOp, SubOp
 
-PACK_ROWS = 96  # rows of c from which copying B of one program alone pays
+PACK_ROWS = 96  # rows of c from which it pays to copy B for one program alone
 
 
 @executes(DotOp)
@@ -72,7 +72,7 @@ def _dot(lo: Lowering, op: DotOp) -> None:
 
 
 def _is_chained(op: DotOp) -> bool:
-    """Whether the result only feeds the accumulator of another dot of the block, with nothing written in between."""
+    """Whether the result is only the accumulator of another dot of the block, with no write in between."""
     (*_, last) = op.result.uses or (None,)
     if last is None or len(op.result.uses) != 1 or not isinstance(last[0], DotOp) or last[1] != 2:
         return False
@@ -90,7 +90,7 @@ def _is_chained(op: DotOp) -> bool:
 
 
 def _chain(lo: Lowering, op: DotOp) -> list[DotOp]:
-    """The chain of dots that ends with `op`, in order: each adds to the result of the one before."""
+    """Return the chain of dots that ends with `op`, in order: each adds to the result of the one before."""
     links = [op]
     while isinstance(links[0].acc.op, DotOp) and links[0].acc.op in lo.chained:
         links.insert(0, links[0].acc.op)
@@ -98,7 +98,7 @@ def _chain(lo: Lowering, op: DotOp) -> list[DotOp]:
 
 
 def _right(lo: Lowering, op: DotOp, plan: DotPlan) -> Right:
-    """B in place, or in panels."""
+    """Return B in place, or in panels."""
     load = op.b.op
     if plan.path.t is plan.acc and plan.m < PACK_ROWS:
         placed = in_place(lo, op.b, plan.t)
@@ -109,7 +109,7 @@ def _right(lo: Lowering, op: DotOp, plan: DotPlan) -> Right:
 
 
 def _left(lo: Lowering, op: DotOp, plan: DotPlan) -> Left:
-    """A in place, in a copy, or either as its mask says at run time."""
+    """Return A in place, in a copy, or either as its mask decides at run time."""
     t = int32 if plan.path.k_pack > 1 else plan.t
     placed = left_in_place(lo, op.a, plan)
     condition = "false" if placed is None else all_inside(lo, op.a)
@@ -142,7 +142,7 @@ def _multiply_batch(lo: Lowering, links: list[DotOp], plan: DotPlan, c: Buffer, 
 
 
 def _matrix(lo: Lowering, buffer: Buffer, i: int | str, size: int) -> str:
-    """Address of matrix `i` of a batch."""
+    """Return the address of matrix `i` of a batch."""
     if i == 0:
         return buffer.ptr
     at = lo.em.op(f"mul nsw i64 {i}, {size}")
@@ -151,7 +151,7 @@ def _matrix(lo: Lowering, buffer: Buffer, i: int | str, size: int) -> str:
 
 # --- operands and accumulators --------------------------------------------------------------------------------------
 def operand_buffer(lo: Lowering, op: DotOp, v: Value, t: dtype) -> Buffer:
-    """An operand in a row-major buffer, converted to `t`."""
+    """Return an operand in a row-major buffer, converted to `t`."""
     if elem_of(v.type) == t:
         return materialise(lo, v, op)
     source = elem_of(v.type)
@@ -165,8 +165,8 @@ def operand_buffer(lo: Lowering, op: DotOp, v: Value, t: dtype) -> Buffer:
 
 
 def accumulator(lo: Lowering, op: DotOp, t: dtype) -> tuple[Buffer, str]:
-    """(buffer that the dot adds to, i1: whether it counts as zero). The accumulator's own buffer when nothing
-    else needs the old value."""
+    """Return (buffer that the dot adds to, i1: whether it counts as zero). It is the accumulator's own buffer if
+    nothing else needs the old value."""
     v, shape = op.acc, shape_of(op.acc.type)
     if isinstance(v.op, ConstOp) and not v.op.value:
         return lo.allocate(t, shape), "true"
@@ -186,8 +186,8 @@ def accumulator(lo: Lowering, op: DotOp, t: dtype) -> tuple[Buffer, str]:
 
 
 def _scaled_in_place(lo: Lowering, v: Value, t: dtype) -> Buffer | None:
-    """The buffer of a carried accumulator that `v` is computed from element by element, and that nothing else needs:
-    `acc * shrink` of attention, say."""
+    """Return the buffer of a carried accumulator if `v` is computed from it element by element and nothing else needs
+    it: `acc * shrink` of attention, say."""
     x = _one_source(lo, v)
     own = lo.buffers.get(x) if x is not None else None
     if x is None or own is None or own.elem != t or lo.buffer_blocks.get(x) is not lo.block:
@@ -199,7 +199,7 @@ def _scaled_in_place(lo: Lowering, v: Value, t: dtype) -> Buffer | None:
 
 
 def _one_source(lo: Lowering, v: Value) -> Value | None:
-    """The carried tile that a chain of additions and multiplications, each used once, begins with."""
+    """Return the carried tile that starts a chain of additions and multiplications, each used once."""
     if len(v.uses) != 1:
         return None
     if v in lo.buffers:
@@ -222,7 +222,7 @@ def casting(lo: Lowering, source: dtype, t: dtype) -> Convert:
 
 
 def rounded(lo: Lowering, c: Buffer, acc: dtype) -> Buffer:
-    """The result in the accumulator's type."""
+    """Return the result in the accumulator's type."""
     buffer = lo.allocate(acc, c.shape)
     change = casting(lo, c.elem, acc)
     each(lo, nest(lo, c.shape), lambda at: to_buffer(lo, buffer, at, change(lo.from_buffer(c, at))))

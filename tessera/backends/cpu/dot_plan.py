@@ -1,7 +1,7 @@
 """Plans dots: a plan says which strategy, instructions and blocks a dot gets, and why. It is data and prints as a line.
 
-Of the instructions that the machine has, a dot takes the first row of `PATHS` that is exact for its types and fits its
-shape, else multiply-adds in the accumulator's type. The line of each plan stands as a comment in the LLVM IR:
+Of the machine's instructions, a dot gets the first row of `PATHS` that is exact for its types and fits its shape, else
+multiply-adds in the accumulator's type. The LLVM IR has a comment with the line of each plan:
 
     dot fp32 64x64x32: prepack-k, amx-bf16; rows 2 x 32; panels 2 x 32; A in place, B shared
 """
@@ -25,10 +25,10 @@ TILE = 16  # rows of a tile of the matrix unit, and columns of 32 bits
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Instructions that multiply. Operands of the types `takes` are converted to `t`, accumulators have the type `acc`;
-    `k_pack` neighbours along k are packed in one lane of 32 bits, or one element is a lane of its own.
+    """Instructions that multiply. Operands of the types `takes` are converted to `t`, accumulators are of type `acc`. A
+    lane of 32 bits holds `k_pack` neighbours along k; with 1, a lane is an element.
 
-    `feature`: what `CpuFacts` calls them. `bias`: the factor of B's column sums by which results are too large."""
+    `feature`: their name in `CpuFacts`. `bias`: the factor of B's column sums by which results are too large."""
 
     name: str
     t: dtype
@@ -56,8 +56,8 @@ PATHS = (
 @dataclass(frozen=True, slots=True)
 class DotPlan:
     """How a dot of m x k by k x n is multiplied. `strategy`: "in place" in the program, as one "chain" with the dots
-    before it, as one of a "batch", or "prepack-k" with those of all steps of its loop. `placed`: where A and B are,
-    which is noted when they are brought there."""
+    before it, as one of a "batch", or "prepack-k" with those of all steps of its loop. `placed`: where A and B are, set
+    when they are put there."""
 
     strategy: str
     path: Path
@@ -101,8 +101,8 @@ class DotPlan:
 
 
 def plan_dot(facts: CpuFacts, op: DotOp, strategy: str, why: str = "") -> DotPlan:
-    """The plan of a dot: the widest instructions that are exact for its types and fit its shape. `why`: the reason for
-    the strategy."""
+    """Return the plan of a dot: the widest instructions that are exact for its types and fit its shape. `why`: the
+    reason for the strategy."""
     m, k = shape_of(op.a.type)[-2:]
     n, acc = shape_of(op.b.type)[-1], compute_type(elem_of(op.acc.type))
     plain = Path("fma" if acc.is_floating() else "multiply-add", acc, acc)
@@ -125,7 +125,7 @@ def plan_dot(facts: CpuFacts, op: DotOp, strategy: str, why: str = "") -> DotPla
 
 
 def _refusal(facts: CpuFacts, path: Path, m: int, n: int, k: int) -> str:
-    """Why instructions cannot multiply a dot; "" where they can."""
+    """Return why instructions cannot multiply a dot; "" if they can."""
     if not getattr(facts, path.feature):
         return "the target lacks it"
     deep = path.k_pack * (TILE if path.tiles else 1)
@@ -136,14 +136,14 @@ def _refusal(facts: CpuFacts, path: Path, m: int, n: int, k: int) -> str:
 
 
 def compute_type(acc: dtype) -> dtype:
-    """The type of the accumulator registers."""
+    """Return the type of the accumulator registers."""
     if acc.is_floating():
         return float64 if acc is float64 else float32
     return int64 if acc.bits == 64 else int32
 
 
 def panels(n: int, lanes: int, vectors: int) -> tuple[Panel, ...]:
-    """The panels of `n` columns: as many of `vectors` vectors as fit, and narrower ones for the rest."""
+    """Return the panels of `n` columns: as many of `vectors` vectors as fit, and narrower ones for the rest."""
     found: list[Panel] = []
     first, width = 0, lanes * vectors
     if n // width:
@@ -161,7 +161,7 @@ def panels(n: int, lanes: int, vectors: int) -> tuple[Panel, ...]:
 
 
 def split_rows(total: int, most: int) -> tuple[Rows, ...]:
-    """Near-equal blocks of at most `most` rows: one kind or two."""
+    """Return near-equal blocks of at most `most` rows: one kind or two."""
     blocks = -(-total // most)
     big, extra = -(-total // blocks), total % blocks
     if not extra:

@@ -58,7 +58,7 @@ def _store(lo: Lowering, op: Any) -> None:
 
 
 def _address(lo: Lowering, ptr: Value) -> str:
-    """The address of the first element, as an i64."""
+    """Return the address of the first element, as an i64."""
     lo.memo = {}
     first = lo.text(lo.value(ptr, Point((Coord(),), 1)), 1)
     lo.memo = {}
@@ -66,8 +66,8 @@ def _address(lo: Lowering, ptr: Value) -> str:
 
 
 def _head(lo: Lowering, op: Any, plan: Nest, values: list[Value]) -> str:
-    """An i64: how many elements of a long row to store before its vectors lie at multiples of their size; "" if they
-    should not. Rows whose lengths are no multiples of a cache line begin anywhere, and each of their vectors would
+    """Return an i64: how many elements of a long row to store before its vectors are aligned to their size; "" if none
+    need to be. Rows whose lengths are not multiples of a cache line may begin anywhere, and each of their vectors would
     touch two lines."""
     size = elem_of(op.value.type).storage_bytes
     long = lo.straight and plan.lanes > 1 and plan.vectors > UNROLL
@@ -80,14 +80,14 @@ def _head(lo: Lowering, op: Any, plan: Nest, values: list[Value]) -> str:
     return lo.em.op(f"lshr i64 {past}, {size.bit_length() - 1}")
 
 
-LIGHT = 4.0  # cost up to which a loop waits for memory even where it lies in the caches (tools/fit)
-STREAM_BYTES = 24 << 20  # what a launch writes, from which stores go past the caches (tools/fit)
+LIGHT = 4.0  # cost up to which a loop is bound by memory even for data in the caches (tools/fit)
+STREAM_BYTES = 24 << 20  # bytes written by a launch, from which stores bypass caches (tools/fit)
 
 
 def _stream(lo: Lowering, op: Any, plan: Nest, shifted: bool) -> str:
-    """An i1: whether a store is part of a stream much larger than the caches, to memory that is not read; "" if not
-    known to be of use. `shifted`: vectors start where the loop's head ends. Kernels with loops do not ask: they may
-    read what they wrote."""
+    """Return an i1: whether a store is part of a stream much larger than the caches, to memory that is not read; "" if
+    that is not known to help. `shifted`: vectors start where the loop's head ends. Not for kernels with loops, which
+    may read what they wrote."""
     size = elem_of(op.value.type).storage_bytes
     target = argument_of(op.ptr)
     loads = dict.fromkeys(argument_of(ptr) for ptr in lo.loaded)
@@ -117,7 +117,7 @@ def _stream(lo: Lowering, op: Any, plan: Nest, shifted: bool) -> str:
 
 
 def scalar_nest(shape: tuple[int, ...]) -> Nest:
-    """A nest without vectors, for one element after another."""
+    """Return a nest without vectors, for one element after another."""
     return Nest(shape, tuple(range(len(shape))), (), 1)
 
 
@@ -186,7 +186,7 @@ def _rmw(lo: Lowering, op: Any, address: Val, value: Val) -> str:
 
 
 def _rmw_small(lo: Lowering, op: Any, t: dtype, ptr: str, text: str) -> str:
-    """Emit a compare-and-swap loop, for floats that the machine has no atomics for."""
+    """Emit a compare-and-swap loop, for floats for which the machine has no atomics."""
     em, x = lo.em, lo.lanes(1)
     bits, k = f"i{t.bits}", em.new_label("cas")
     slot = em.alloca(bits, align=8)
@@ -212,7 +212,7 @@ def _rmw_small(lo: Lowering, op: Any, t: dtype, ptr: str, text: str) -> str:
 
 
 def _each_element(lo: Lowering, op: Op, values: list[Value], mask: Value | None, step: Any) -> None:
-    """Emit `step(operands)` for each element where `mask` is true; its text is the result there."""
+    """Emit `step(operands)` for each element where `mask` is true; its return value is the element's result."""
     flush(lo, op)
     t = elem_of(op.result.type)
     needed = bool(op.result.uses)
@@ -279,7 +279,7 @@ def _make_descriptor(lo: Lowering, op: Any) -> None:
 
 
 def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | None]:
-    """(address, mask) of elements of a block."""
+    """Return (address, mask) of elements of a block."""
     d: Descriptor = lo.descriptors[op.desc]
     em, elem = lo.em, op.desc.type.elem
     terms: list[str] = []
@@ -291,7 +291,7 @@ def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | Non
         terms.append(index if stride == "1" else em.op(f"mul nsw i64 {index}, {stride}"))
         x = lo.lanes(at.lanes if c.pattern is not None else 1)
         lanes = Val(int64, x.n, "", True, index, (), c.pattern)
-        # One unsigned comparison covers both ends.
+        # One unsigned comparison checks both bounds.
         masks.append(
             make(
                 int1,
@@ -319,7 +319,7 @@ def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | Non
 
 
 def _padding(lo: Lowering, elem: ElementType, nans: str) -> Val | None:
-    """The value of elements outside of the array; None for zero."""
+    """Return the value of elements outside of the array; None for zero."""
     if nans == "false" or not elem.is_floating():
         return None
     nan = constant(elem, float("nan"))

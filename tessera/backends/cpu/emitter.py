@@ -1,11 +1,12 @@
 """Writes the body of one LLVM function in nested scopes; each pure instruction goes to the outermost scope that it can.
 
 A scope is a piece of straight-line code that is still growing: the function's entry, the body of an open loop, a
+A scope is a piece of straight-line code that is still growing: the function's entry, the body of an open loop, a
 branch. `op("fadd float %a, %b")` looks at the operands' depths and appends the instruction to the deepest scope that
 defines one of them, which is *before* the loops opened since. So loop-invariant code is hoisted by construction, and
-the same text is never emitted twice in nested scopes. What may trap or reads memory (`read`) leaves only loops that run
-at least once, and never the scope in which what it reads was written: each write makes a new version of its memory
-(`new_version`), which belongs to the scope of the write. What must stay in order (`here`) stays.
+the same text is never emitted twice in nested scopes. An instruction that may trap or reads memory (`read`) leaves only
+loops that run at least once, and never the scope that last wrote its memory: each write makes a new version of the
+memory (`new_version`), which belongs to the scope of the write. Instructions emitted by `here` are not moved.
 
     with em.loop(0, 128, 16) as i:             # i = 0, 16, ... 112
         p = em.op(f"getelementptr float, ptr %x, i64 {i}")
@@ -35,12 +36,12 @@ class Scope:
         self.table: dict[str, str] = {}
         self.always, self.branch = always, branch
         self.loc: Loc | None = None  # of the last line
-        self.place = ""  # the comment that says it
+        self.place = ""  # the comment that names it
 
 
 def _advance(k: str, i: str, step: str, high: str, near: bool) -> list[str]:
-    """The next index of a loop and whether it is below `high`. `near`: it is below 2^63; else what is left is compared
-    with the step, which is right for every index."""
+    """Return the next index of a loop and whether it is below `high`. `near`: it is below 2^63. Otherwise the distance
+    to `high` is compared with the step, which is right for every index."""
     if near:
         return [f"%next{k} = add nsw i64 {i}, {step}", f"%more{k} = icmp slt i64 %next{k}, {high}"]
     return [
@@ -50,8 +51,8 @@ def _advance(k: str, i: str, step: str, high: str, near: bool) -> list[str]:
 
 
 class Emitter:
-    """One function's text. `declarations` and `globals_` are shared by the functions of a module. With `line_info` a
-    comment says the source line of the instructions behind it."""
+    """One function's text. `declarations` and `globals_` are shared by the functions of a module. With `line_info`
+    comments give the source line of the instructions after them."""
 
     def __init__(
         self, declarations: dict[str, None], globals_: dict[str, None], line_info: bool = False
@@ -62,16 +63,16 @@ class Emitter:
         self.depth: dict[str, int] = {}
         self.scopes: list[Scope] = [Scope(True)]
         self.count = 0
-        self.dry = False  # everything goes into the innermost scope, to be thrown away
+        self.dry = False  # all code goes into the innermost scope, to be thrown away
         self.memory = 0  # version of everything outside the tile buffers: part of the key of reads
         self.written: list[int] = [0]  # of each version: index of the scope in which it was made
-        # Reads and traps stay in the loop they stand in, behind the checks before them.
+        # Reads and traps stay in their loop, after the checks before them.
         self.pinned = False
         self.flags = ""  # fast-math flags of sums, differences and products
         self.loc: Loc | None = None  # of what is being lowered
 
     def at(self, loc: Loc | None) -> Loc | None:
-        """What follows is lowered from `loc`, if that is known; gives the location before, to go back to."""
+        """Set the location of what follows, if it is known; return the location before, to be restored."""
         before = self.loc
         if loc is not None and self.line_info:
             self.loc = loc
@@ -86,7 +87,7 @@ class Emitter:
         scope.lines.append(line)
 
     def _closed(self) -> list[str]:
-        """Close the innermost scope; its lines. What comes after them in the scope around says its place again."""
+        """Close the innermost scope and return its lines. The code after it in the outer scope names its line again."""
         lines = self.scopes.pop().lines
         self.scopes[-1].loc = None
         return lines
@@ -97,12 +98,12 @@ class Emitter:
         return f"%v{self.count}"
 
     def depth_of(self, text: str) -> int:
-        """Index of the scope in which all names in `text` are defined."""
+        """Return the index of the scope in which all names in `text` are defined."""
         depth = self.depth
         return max((depth[n] for n in _NAMES.findall(text)), default=0)
 
     def op(self, text: str) -> Text:
-        """Emit a pure instruction; gives its name, or that of an equal one in an open scope."""
+        """Emit a pure instruction; return its name, or that of an equal one in an open scope."""
         scopes = self.scopes
         natural = self.depth_of(text)
         last = len(scopes) - 1
@@ -114,7 +115,7 @@ class Emitter:
         return self._place(text, text, natural, target)
 
     def new_version(self) -> int:
-        """A number for what some memory holds from here on."""
+        """Return a number for the content of some memory from here on."""
         self.written.append(len(self.scopes) - 1)
         return len(self.written) - 1
 
@@ -200,7 +201,7 @@ class Emitter:
 
     # --- vectors ---------------------------------------------------------------------------------------
     def splat(self, element: str, text: str, lanes: int) -> Text:
-        """A scalar in every lane."""
+        """Return a vector with a scalar in every lane."""
         if lanes == 1:
             return text
         if is_literal(text):
@@ -210,13 +211,13 @@ class Emitter:
         return self.op(f"shufflevector {ty} {one}, {ty} poison, <{lanes} x i32> zeroinitializer")
 
     def shuffle(self, element: str, a: str, b: str, lanes: int, order: list[int]) -> Text:
-        """Lanes `order` of the concatenation of two vectors of `lanes`; -1 is any."""
+        """Return lanes `order` of the concatenation of two vectors of `lanes`; -1 is any lane."""
         ty = vector_type(element, lanes)
         mask = ", ".join("i32 poison" if i < 0 else f"i32 {i}" for i in order)
         return self.op(f"shufflevector {ty} {a}, {ty} {b}, <{len(order)} x i32> <{mask}>")
 
     def concat(self, element: str, parts: list[Text], lanes: int) -> Text:
-        """One vector of several, a power of two of them, of `lanes` each."""
+        """Concatenate several vectors of `lanes` each; their number is a power of two."""
         while len(parts) > 1:
             whole = list(range(2 * lanes))
             pairs = zip(parts[::2], parts[1::2], strict=True)
@@ -273,13 +274,13 @@ class Emitter:
         between: Callable[[], None],
         near: bool = True,
     ) -> Generator[Text]:
-        """The loop of `counted` that may run no iteration, cut in blocks of `span`, a multiple of `step`. `between`
-        writes what runs after each block but the last. An iteration compares with the end of its block instead of
-        `high`, and there is no loop around the blocks: LLVM takes up to a third more time for loops that are nested
-        deeper, and its reduction of strength knows where this one begins."""
+        """Emit the loop of `counted`, which may have no iteration, in blocks of `span`, a multiple of `step`. `between`
+        emits the code to run after each block but the last. Iterations compare with the end of their block instead of
+        `high`, and no loop encloses the blocks: LLVM takes up to a third more time for deeper loop nests, and its loop
+        strength reduction needs to know where this loop begins."""
 
         def end(first: str) -> Text:
-            """The end of the block that begins at `first`."""
+            """Return the end of the block that begins at `first`."""
             far = self.call("i64", "llvm.sadd.sat.i64", f"i64 {first}", f"i64 {span}")
             return self.call("i64", "llvm.smin.i64", f"i64 {far}", f"i64 {high}")
 
@@ -308,7 +309,7 @@ class Emitter:
 
     @contextmanager
     def _lines(self, scope: Scope) -> Generator[list[str]]:
-        """The lines of a scope that is open inside."""
+        """Yield the lines of a scope that is open inside."""
         self.scopes.append(scope)
         yield scope.lines
         self._closed()
@@ -343,7 +344,7 @@ class Emitter:
 
     @contextmanager
     def region(self) -> Generator[None]:
-        """Open the body of a loop that the caller builds with labels of its own; there may be no iteration."""
+        """Open the body of a loop whose labels the caller emits; there may be no iteration."""
         self.scopes.append(Scope(False))
         yield
         body = self._closed()

@@ -37,8 +37,8 @@ _REGISTERED = (checks, control, lazy_ops, dot, effects, host, reduce, scan, prep
 
 @dataclass(frozen=True, slots=True)
 class LoweredModule:
-    """LLVM IR and the facts for the launch: bytes of scratch memory a thread needs, the kinds of the arguments, and
-    pairs of them (positions i < j, and 1 if they may be the same array) that the code takes not to overlap."""
+    """LLVM IR and the facts for the launch: bytes of scratch memory for each thread, the kinds of the arguments, and
+    the pairs of them that the code assumes to be disjoint (positions i < j, and 1 if they may be the same array)."""
 
     text: str
     name: str
@@ -56,10 +56,10 @@ def lower_module(
     overlap: bool = False,
     line_info: bool = False,
 ) -> LoweredModule:
-    """LLVM IR text of a module on the tile level. CompilationError for what the back end cannot do.
+    """Return the LLVM IR text of a module at tile level. CompilationError for what the back end does not support.
 
-    `fuse`: contract multiplications and additions to fma. `overlap`: arguments may overlap in any way. `line_info`:
-    comments say from which line of the source instructions come.
+    `fuse`: contract multiplications and additions to fma. `overlap`: arguments may overlap in any way. `line_info`: add
+    comments with the source lines of instructions.
     """
     checked = any(isinstance(op, ops.CheckOp) for op in module.walk())
     state = ModuleState(
@@ -85,14 +85,14 @@ def lower_module(
     text = "\n".join([*plans, *parts, *declarations, *functions, "!0 = !{}", "!1 = !{i32 1}", ""])
     kinds = [a.type.short for a in kernel.body.args]
     if checked:
-        kinds.append("ptr")  # of the report
+        kinds.append("ptr")  # the report's address
     pairs = [(i, j, same) for (i, j), same in sorted(state.assumed_disjoint.items())]
     return LoweredModule(text, kernel.name, state.scratch, pairs, kinds, state.assertions,
                          state.checks)  # fmt: skip
 
 
 def _is_simple(op: Op) -> bool:
-    """Whether an op is evaluated lazily, a store or without code."""
+    """Whether an op is evaluated lazily, is a store, or emits no code."""
     return type(op) in EVALUATORS or isinstance(
         op, (ops.StoreOp, ops.ProgramIdOp, ops.NumProgramsOp, ops.ReturnOp)
     )
@@ -140,7 +140,7 @@ def _kernel(state: ModuleState, f: ops.FuncOp, name: str) -> str:
     em.stmt("br label %exit")
     em.label("exit")
     if lo.straight and platform.machine() in ("x86_64", "AMD64"):
-        em.call_here("void", "llvm.x86.sse.sfence")  # after stores past the caches
+        em.call_here("void", "llvm.x86.sse.sfence")  # after stores that bypass the caches
     if lo.tiles:
         em.call_here("void", "llvm.x86.tilerelease")
     em.stmt("ret void")
@@ -149,7 +149,7 @@ def _kernel(state: ModuleState, f: ops.FuncOp, name: str) -> str:
 
 
 def written_arguments(state: ModuleState, f: ops.FuncOp) -> set[int] | None:
-    """Positions of the arguments through which something may be written; None if that is not known."""
+    """Return the positions of the arguments through which the kernel may write; None if they are not known."""
     found: set[int] = set()
     for op in f.body.walk():
         if not op.effects & Effect.WRITE or isinstance(op, ops.Diagnostic | ops.CheckOp):
@@ -184,7 +184,7 @@ def _programs(lo: Lowering, flat: str, sizes: list[str]) -> None:
 
 
 def _argument(lo: Lowering, arg: Value, index: int, attrs: dict[str, Any]) -> Val:
-    """A kernel argument, loaded from its slot."""
+    """Return a kernel argument, loaded from its slot."""
     t = arg.type
     if not isinstance(t, (dtype, pointer_type)):
         raise CompilationError(
@@ -264,7 +264,7 @@ def _num_programs(lo: Lowering, op: Any) -> None:
 
 @executes(ops.SpecialRegisterOp)
 def _special_register(lo: Lowering, op: Any) -> None:
-    """Read the monotonic clock in nanoseconds, or for `smid` the number of the thread, which stands for an SM's."""
+    """Read the monotonic clock in nanoseconds, or for `smid` the thread's number in place of an SM's."""
     em = lo.em
     if op.name == "smid":
         lo.scalars[op.result] = make(int32, 1, em.here(_context_field(lo, 3)))

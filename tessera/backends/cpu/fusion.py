@@ -2,12 +2,12 @@
 
 Before a sink runs, everything that it needs is visited, operands before users. A value goes into a buffer
 
-  * while the sink's own loop computes it, if other sinks need it again, it costs more than a few instructions and the
-    loop visits each of its elements exactly once;
-  * in a loop of its own before the sink, if it stands under a broadcast (or another map of indices) and costs more than
-    an address, or if an op needs the whole of it (gather, reshapes that move elements between lanes);
-  * at its place in program order, if it is a load that is still needed after a write to memory, or that a store would
-    overtake.
+* while the sink's own loop computes it, if other sinks need it again, it costs more than a few instructions and the
+  loop visits each of its elements exactly once;
+* in a loop of its own before the sink, if it is under a broadcast (or another map of indices) and costs more than
+  an address, or if an op needs all of it (gather, reshapes that move elements between lanes);
+* at its place in program order, if it is a load that is still needed after a write to memory, or that a store would
+  overtake.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import ReduceOp, ScanOp, arith, memory, tile
 
-KEEP_SHARED = 4.0  # cost from which a value that several sinks need is computed once (tools/fit)
+KEEP_SHARED = 4.0  # cost from which a value of several sinks is computed only once (tools/fit)
 KEEP_BROADCAST = 2.0  # cost from which a value under a broadcast gets a buffer (tools/fit)
-INDEX_DEPTH = 12  # operations of index arithmetic that are looked at
+INDEX_DEPTH = 12  # operations of index arithmetic that are inspected
 DEEPEST = 256  # ops between buffers and a lazy value
 KEEP_CAPTURED = 1.0  # cost from which a value that a loop captures gets a buffer (tools/fit)
 
@@ -40,7 +40,7 @@ _CHEAP_MATH = ("floor", "ceil", "trunc", "rint")
 
 
 def op_cost(op: Op) -> float:
-    """A rough number of vector instructions of one element-wise step."""
+    """Return a rough number of vector instructions of one element-wise step."""
     if isinstance(op, _SHAPE_OPS):
         return 0.0
     t = elem_of(op.results[0].type)
@@ -58,8 +58,7 @@ def op_cost(op: Op) -> float:
 
 
 def cost(lo: Lowering, v: Value, enough: float = inf) -> float:
-    """Cost of computing one element of `v` from what is already in buffers; each op counts once. From `enough` on, the
-    rest is not counted."""
+    """Return the cost of computing an element of `v` from buffers; each op counts once. The count stops at `enough`."""
     seen: set[Value] = set()
     waiting, total = [v], 0.0
     while waiting and total < enough:
@@ -73,8 +72,8 @@ def cost(lo: Lowering, v: Value, enough: float = inf) -> float:
 
 
 def needed_after(lo: Lowering, v: Value, position: int) -> bool:
-    """Whether an op that uses `v`, perhaps by way of lazy ops, is executed after `position`. A lazy op after that
-    position has a user that is executed later: dead code has been removed before."""
+    """Whether an op that uses `v`, directly or through lazy ops, is executed after `position`. A lazy op after that
+    position has a user that is executed later, since dead code has been removed."""
     seen: set[Value] = set()
     waiting = [v]
     while waiting:
@@ -85,7 +84,7 @@ def needed_after(lo: Lowering, v: Value, position: int) -> bool:
         for user, _ in x.uses:
             if user not in lo.position:
                 continue
-            if user in lo.chained:  # runs where the dot runs that it feeds
+            if user in lo.chained:  # runs together with the dot that it feeds
                 waits = [user.results[0]]
             elif type(user) in EVALUATORS and isinstance(user.results[0].type, TileType):
                 waits = [r for r in user.results if lo.lazy(r)]
@@ -100,8 +99,8 @@ def needed_after(lo: Lowering, v: Value, position: int) -> bool:
 
 
 def bound_depth(lo: Lowering, op: Op) -> None:
-    """Materialise the results of `op` where a chain of lazy ops gets longer than DEEPEST: walks over lazy ops are
-    recursive, and each value starts a new one."""
+    """Materialise the results of `op` if a chain of lazy ops gets longer than DEEPEST: traversals of lazy ops are
+    recursive, and a materialised value starts a new chain."""
     deep = 1 + max((lo.depth.get(x, 0) for x in op.operands if lo.lazy(x)), default=0)
     for r in op.results:
         lo.depth[r] = deep
@@ -115,7 +114,7 @@ def bound_depth(lo: Lowering, op: Op) -> None:
 
 # --- keeping ----------------------------------------------------------------------------------------------
 def materialise(lo: Lowering, v: Value, sink: Op | None = None) -> Buffer:
-    """Bring a tile into a buffer now."""
+    """Compute a tile into a buffer now."""
     found = lo.buffers.get(v)
     if found is not None:
         return found
@@ -185,7 +184,7 @@ def run(
 
 
 def repeated(lo: Lowering, plan: Nest, values: Iterable[Value]) -> Nest:
-    """Several vectors a trip where one is little work."""
+    """Return the nest with several vectors per iteration if one is little work."""
     price = sum(cost(lo, v, enough=25) for v in values)
     if not apply("vector-unroll"):
         return plan
@@ -193,8 +192,8 @@ def repeated(lo: Lowering, plan: Nest, values: Iterable[Value]) -> Nest:
 
 
 def finish_memo_buffers(lo: Lowering) -> None:
-    """Keep the memoised buffers that the loop has filled. A value whose users in the loop all came from buffers was not
-    evaluated there and stays lazy."""
+    """Keep the memoised buffers that the loop has filled. A value that the loop did not evaluate, since all its users
+    were in buffers, stays lazy."""
     for v, buffer in lo.memo_buffers.items():
         if v in lo.memo_filled and v not in lo.buffers:
             buffer.version = lo.new_version()
@@ -210,14 +209,14 @@ def prepare(
     loop: Iterable[Value] | None = None,
     keep_top: bool = True,
 ) -> None:
-    """Bring into buffers what the loop over `values` should not compute itself.
+    """Materialise what the loop over `values` should not compute itself.
 
     `loop`: the values whose elements the loop visits exactly once and in their own shape; None: all of `values`.
-    Without `keep_top` the values themselves are not kept: the loop is the one that stores them.
+    Without `keep_top` the values themselves are not kept, since this loop is the one that stores them.
     """
     values = list(values)
     visited_once = set(values if loop is None else loop)
-    reach: dict[Value, bool] = {}  # value → whether every way to it keeps the indices; post-order
+    reach: dict[Value, bool] = {}  # value → whether every path to it keeps the indices; post-order
     order: list[Value] = []
 
     def visit(v: Value, direct: bool) -> None:
@@ -249,7 +248,7 @@ def prepare(
 
 
 def _position(lo: Lowering, sink: Op | None) -> int:
-    """The position at which a sink has used its operands: after its region, if that only combines elements."""
+    """Return the position at which a sink has used its operands: after its region, if that only combines elements."""
     if sink is None:
         return -1
     return (lo.end if isinstance(sink, (ReduceOp, ScanOp)) else lo.position)[sink]
@@ -280,7 +279,7 @@ def _decide(
 
 
 def _needed_later(lo: Lowering, v: Value, position: int) -> Value:
-    """What is needed of `v` after `position`: itself, or only the smaller elements that it is cast to."""
+    """Return the value needed after `position`: `v`, or only the narrower one that it is cast to."""
     casts: list[Value] = []
     for user, _ in v.uses:
         lazy = [r for r in user.results if lo.lazy(r)]
@@ -296,13 +295,13 @@ def _needed_later(lo: Lowering, v: Value, position: int) -> Value:
 
 
 def _is_address(v: Value) -> bool:
-    """Pointers, whose affine form is worth more than any buffer, and integers or masks."""
+    """Whether `v` is a tile of pointers, whose affine form beats any buffer, or of integers or masks."""
     e = elem_of(v.type)
     return not isinstance(e, dtype) or (not e.is_floating() and integers_only(v, INDEX_DEPTH))
 
 
 def integers_only(v: Value, depth: int) -> bool:
-    """Whether an integer tile is index arithmetic: no load, no float below it."""
+    """Whether an integer tile is index arithmetic, computed without loads and floats."""
     e, op = elem_of(v.type), v.op
     if (isinstance(e, dtype) and e.is_floating()) or op is None or depth == 0:
         return False
@@ -314,25 +313,25 @@ def integers_only(v: Value, depth: int) -> bool:
 
 
 def _feeds_map(v: Value) -> bool:
-    """Whether an op that changes indices uses `v`: there it is computed again and again."""
+    """Whether an op that changes indices uses `v`, so that it would be computed several times."""
     return any(isinstance(u, (*_SHAPE_OPS, tile.GatherOp)) for u, _ in v.uses)
 
 
 def _worth(op: Op | None) -> bool:
-    """Maps of indices cost nothing themselves: their operand is kept instead."""
+    """Whether to keep an op's result. Maps of indices cost nothing themselves: their operand is kept instead."""
     return not isinstance(op, _SHAPE_OPS)
 
 
 def _moves_lanes(op: tile.ReshapeOp) -> bool:
-    """Whether a reshape cannot be followed by arithmetic on the indices of a vector: extents that are no powers of
-    two let lanes carry in ways known only at run time."""
+    """Whether index arithmetic on vectors cannot follow a reshape: with extents that are not powers of two, lanes carry
+    in ways known only at run time."""
     return any(s & (s - 1) for s in (*shape_of(op.result.type), *shape_of(op.x.type)))
 
 
 # --- order of effects ---------------------------------------------------------------------------------------
 def flush(lo: Lowering, op: Op, direct: Iterable[Value] = (), address: Value | None = None) -> None:
-    """Before the write `op`: execute the loads that it would overtake. `direct`: what its own loop computes at the
-    very index that it writes; loads there may stay lazy."""
+    """Execute the loads that the write `op` would overtake. `direct`: what its own loop computes at the index that it
+    writes; loads in there may stay lazy."""
     inside = _direct_loads(lo, direct)
     for v in list(lo.pending):
         if v not in lo.buffers and needed_after(lo, v, lo.position[op] - 1):
@@ -343,7 +342,7 @@ def flush(lo: Lowering, op: Op, direct: Iterable[Value] = (), address: Value | N
 
 
 def _direct_loads(lo: Lowering, values: Iterable[Value]) -> set[Value]:
-    """Loads that reach `values` through element-wise ops only."""
+    """Return the loads that reach `values` through element-wise ops only."""
     found: dict[Value, bool] = {}
 
     def visit(v: Value, direct: bool) -> None:
@@ -363,7 +362,7 @@ def _direct_loads(lo: Lowering, values: Iterable[Value]) -> set[Value]:
 
 # --- choice of loops ------------------------------------------------------------------------------------------
 def masks_of(lo: Lowering, values: Iterable[Value], plan: Nest) -> list[Prefix]:
-    """Masks of the loads (and selects) that `values` reach at their own indices, for splitting the vector loop."""
+    """Return masks of loads (and selects) that `values` reach at their own indices, to split the vector loop."""
     if len(plan.group) != 1:
         return []
     found: dict[Value, Prefix] = {}
@@ -388,8 +387,8 @@ def masks_of(lo: Lowering, values: Iterable[Value], plan: Nest) -> list[Prefix]:
 
 
 def any_start(lo: Lowering, values: Iterable[Value], shape: tuple[int, ...]) -> bool:
-    """Whether vectors of `values` may start at any element: each lane is computed from its own index alone, which
-    neither promises about blocks of lanes nor maps of indices depend on."""
+    """Whether vectors of `values` may start at any element: each lane depends on its own index alone, not on promises
+    about blocks of lanes or on maps of indices."""
     seen: set[Value] = set()
 
     def visit(v: Value) -> bool:
@@ -406,8 +405,8 @@ def any_start(lo: Lowering, values: Iterable[Value], shape: tuple[int, ...]) -> 
 
 
 def contiguous_dimension(lo: Lowering, ptr: Value) -> int | None:
-    """The dimension along which a tile of pointers is contiguous, if it is not the last; None when the last one is, or
-    none is."""
+    """Return the dimension along which a tile of pointers is contiguous if it is not the last; None if the last one is
+    or none is."""
     shape = shape_of(ptr.type)
     width = lo.facts.lanes
     for d in range(len(shape) - 1, -1, -1):
@@ -418,6 +417,6 @@ def contiguous_dimension(lo: Lowering, ptr: Value) -> int | None:
 
 
 def contiguous_along(lo: Lowering, ptr: Value, dim: int, lanes: int) -> bool:
-    """Whether the first addresses along `dim` are those of neighbours."""
+    """Whether the first addresses along `dim` are consecutive elements."""
     x = lo.probe(ptr, dim, 0, lanes)
     return x.affine and not x.step and x.lanes == lanes and is_unit(x.pattern)

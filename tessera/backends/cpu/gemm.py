@@ -1,14 +1,14 @@
 """Emits matrix multiplications by a plan: blocks of accumulators in registers walk along k.
 
-On vectors, `dot_rows` x `dot_vectors` accumulators (6 x 64 fp32 on AVX-512) are a block: in each step the vectors of
-one row of B are loaded and one k group of A a row is broadcast. A k group (operands.py) may hold two bf16 or four
-bytes, which one instruction multiplies and adds.
+On vectors, a block is `dot_rows` x `dot_vectors` accumulators (6 x 64 fp32 on AVX-512). Each step loads the vectors of
+one row of B and broadcasts one k group of A for each row. A k group (operands.py) may hold two bf16 or four bytes,
+which one instruction multiplies and adds.
 
 On the matrix unit (AMX) a block is 2 x 2 tiles of 16 x 16, fed by two tiles of A and two of B. A tile of A is 16 rows
-of 64 bytes in the order of memory, a tile of B 16 rows of 16 k groups of a panel. The eight tile registers are named by
-hand: 0 to 3 are accumulators, 4 and 5 rows of A, 6 and 7 columns of B. One configuration serves a whole function. A
-block of rows of A is read again for each panel, while all of B is read once: tiles of B are loaded with the hint not to
-keep them in the L1 cache, so that the rows of A stay there.
+of 64 bytes in memory order, a tile of B 16 rows of 16 k groups of a panel. The eight tile registers have fixed
+numbers: 0 to 3 are accumulators, 4 and 5 rows of A, 6 and 7 columns of B. One configuration serves a whole function. A
+block of rows of A is read again for each panel, while B is read once: so tiles of B are loaded with a hint not to keep
+them in the L1 cache, where the rows of A stay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tessera.backends.cpu.operands import Left, Panels, Right
 from tessera.backends.cpu.values import Coord
 from tessera.backends.elements.literals import vector_type
 
-UNROLL_K = 2  # steps along k in one trip: 4 are no faster and twice the code
+UNROLL_K = 2  # steps along k in one iteration: 4 are no faster and twice the code
 UNROLL_TILES = 4  # tiles along k without a loop
 STAYS = 32 << 10  # bytes of B that the L1 cache keeps
 CONFIG = "tile_config"
@@ -35,8 +35,8 @@ CONFIG = "tile_config"
 class Gemm:
     """c[m][n] (+)= Σ a[m][k] @ b[k][n] over the terms (a, b, k groups); c is row-major and dense.
 
-    `zero`: an i1, whether c starts at 0. `steps`: an i64, the number of steps whose k groups follow one another in each
-    term; "" for one."""
+    `zero`: an i1, whether c starts at 0. `steps`: an i64, the number of consecutive steps of k groups in each term; ""
+    for one."""
 
     plan: DotPlan
     terms: list[tuple[Left, Right, int]]
@@ -80,7 +80,7 @@ def _multiply(block: _VectorBlock | _TileBlock) -> None:
 
 
 def _along_k(lo: Lowering, p: Gemm, k_groups: int, step: int) -> AbstractContextManager[int | str]:
-    """A loop over the k groups of a term."""
+    """Return a loop over the k groups of a term."""
     if not p.steps:
         return lo.em.loop(0, k_groups, step)
     end = lo.em.op(f"mul i64 {p.steps}, {k_groups}")
@@ -100,7 +100,7 @@ class _Block:
     column: Coord
 
     def corner(self, element: str) -> str:
-        """The address of the block's part of c."""
+        """Return the address of the block's part of c."""
         at = self.lo.coord_text(self.row.times(self.p.plan.n).plus(self.column))
         return self.lo.em.op(f"getelementptr {element}, ptr {self.p.c}, i64 {at}")
 
@@ -108,8 +108,8 @@ class _Block:
 # --- vectors ------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _VectorBlock(_Block):
-    """Accumulators in vectors: stack slots that become registers, with the addresses of their part of c and what the
-    accumulators of each column are too large by."""
+    """Accumulators in vectors: stack slots that become registers, with the addresses of their part of c and the excess
+    (bias) of each column's accumulators."""
 
     cells: list[list[str]] = field(init=False)
     targets: list[list[str]] = field(init=False)
@@ -129,7 +129,7 @@ class _VectorBlock(_Block):
         self.biases = [self._biases(j * lanes) for j in columns]
 
     def _biases(self, offset: int) -> list[str]:
-        """What the accumulators of these columns are too large by, a term each."""
+        """Return the excess of the accumulators of these columns for each term."""
         lo, found = self.lo, list[str]()
         for _, b, _ in self.p.terms:
             if isinstance(b, Panels) and b.bias:
@@ -176,7 +176,7 @@ class _VectorBlock(_Block):
             for line, cells in zip(lines, self.cells, strict=True):
                 x = em.here(f"load {e}, ptr {_at(lo, e, line, u)}, align {align}")
                 if plan.path.bias:
-                    x = em.op(f"xor i32 {x}, -2139062144")  # the instruction wants them unsigned
+                    x = em.op(f"xor i32 {x}, -2139062144")  # the instruction takes them unsigned
                 x = em.splat(e, x, lanes)
                 for cell, y in zip(cells, bs, strict=True):
                     old = em.here(f"load {self.ty}, ptr {cell}")
@@ -184,7 +184,7 @@ class _VectorBlock(_Block):
                     em.stmt(f"store {self.ty} {new}, ptr {cell}")
 
     def _row_of_b(self, b: Right, k: Coord) -> list[str]:
-        """The addresses of the vectors of one row of B."""
+        """Return the addresses of the vectors of one row of B."""
         lo, offsets = self.lo, range(0, self.vectors * self.lanes, self.lanes)
         if not isinstance(b, Panels) and not b.affine:
             return [b.address(lo, k, self.column.shifted(j)) for j in offsets]
@@ -195,7 +195,7 @@ class _VectorBlock(_Block):
         return [_at(lo, self.p.plan.packed_type, first, j) for j in offsets]
 
     def _line(self, a: Left, row: Coord, k: Coord) -> str:
-        """The address of a row's k group at `k`: where a row is contiguous, its start stays in a register."""
+        """Return the address of a row's k group at `k`; if a row is contiguous, its start stays in a register."""
         lo = self.lo
         if not a.affine:
             return a.address(lo, row, k)
@@ -215,7 +215,7 @@ def _multiply_add(lo: Lowering, plan: DotPlan, lanes: int, a: str, b: str, c: st
 
 
 def _add_pairs(lo: Lowering, lanes: int, a: str, b: str, c: str) -> str:
-    """c + a0 * b0 + a1 * b1 for lanes that hold pairs of bf16."""
+    """Return c + a0 * b0 + a1 * b1 for lanes that hold pairs of bf16."""
     em, ty, wide = lo.em, f"<{lanes} x float>", f"<{2 * lanes} x bfloat>"
     a, b = (em.op(f"bitcast <{lanes} x i32> {x} to {wide}") for x in (a, b))
     name = f"llvm.x86.avx512bf16.dpbf16ps.{lanes * 32}"
@@ -223,7 +223,7 @@ def _add_pairs(lo: Lowering, lanes: int, a: str, b: str, c: str) -> str:
 
 
 def add_bytes(lo: Lowering, lanes: int, a: str, b: str, c: str) -> str:
-    """c + Σ a_i * b_i over the four bytes of each lane: those of `a` unsigned, of `b` signed."""
+    """Return c + Σ a_i * b_i over the four bytes of each lane: those of `a` unsigned, of `b` signed."""
     em, ty, wide = lo.em, f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
     a, b = (em.op(f"bitcast {ty} {x} to {wide}") for x in (a, b))
     name = f"llvm.x86.avx512.vpdpbusd.{lanes * 32}"
@@ -236,7 +236,7 @@ def _at(lo: Lowering, e: str, ptr: str, elements: int) -> str:
 
 # --- tiles of the matrix unit ---------------------------------------------------------------------------------------
 def _configure(lo: Lowering) -> None:
-    """Configure all eight registers as full tiles, from the function's start on."""
+    """Configure all eight registers as full tiles, from the function's start."""
     data = struct.pack("<BB14x16H16B", 1, 0, *[64] * 8, *[0] * 8, *[TILE] * 8, *[0] * 8)
     bytes_ = ", ".join(f"i8 {b}" for b in data)
     lo.em.globals[f"@{CONFIG} = private constant [64 x i8] [{bytes_}], align 64"] = None

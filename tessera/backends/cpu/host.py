@@ -18,7 +18,7 @@ from tessera.ops import memory
 
 
 def string(lo: Lowering, text: str) -> str:
-    """Address of a constant C string."""
+    """Return the address of a constant C string."""
     known = lo.state.strings
     if text not in known:
         name = f"@text{len(known)}"
@@ -38,7 +38,7 @@ def program_args(lo: Lowering) -> list[str]:
 
 
 def _number(lo: Lowering, t: Type, text: str, hexadecimal: bool) -> tuple[str, str]:
-    """(conversion of printf, argument)."""
+    """Return (conversion of printf, argument)."""
     x = lo.lanes(1)
     if not isinstance(t, dtype):
         return "%p", f"ptr {text}"
@@ -58,7 +58,7 @@ _UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
 
 
 def _literal(text: str) -> str:
-    """A text as part of a format of printf."""
+    """Return a text as part of a printf format."""
     return text.replace("%", "%%")
 
 
@@ -123,7 +123,7 @@ def _assert(lo: Lowering, op: Any) -> None:
         lo.state.assertions.append(f"{place}{op.message}")
         em.stmt(f"store atomic i32 {len(lo.state.assertions)}, ptr {slot} monotonic, align 4")
         if lo.exit_label:
-            # What follows in this branch is unreachable: control leaves the program.
+            # What follows in this branch is unreachable: the program has ended.
             k = em.new_label("after")
             em.stmt(f"br label %{lo.exit_label}")
             em.label(k)
@@ -131,4 +131,4 @@ def _assert(lo: Lowering, op: Any) -> None:
 
 @executes(memory.AssumeOp, memory.BarrierOp)
 def _nothing(lo: Lowering, op: Op) -> None:
-    """Promises are for analyses; one thread runs a program."""
+    """Emit nothing: promises are for analyses, and one thread runs a program."""

@@ -57,7 +57,7 @@ def _visit(loop: ForOp) -> None:
 
 
 def _step(loop: ForOp, arg: Value) -> Value | None:
-    """The uniform tile that a carried tile gains each time; None when it changes otherwise."""
+    """Return the uniform tile that is added to a carried tile each time; None if it changes otherwise."""
     if not isinstance(arg.type, TileType):
         return None
     update = loop.body.terminator.operands[arg.index - 1].op
@@ -72,7 +72,7 @@ def _step(loop: ForOp, arg: Value) -> Value | None:
 
 
 def _uniform(v: Value) -> bool:
-    """Whether all elements of a tile are one number that a scalar computation gives."""
+    """Whether all elements of a tile equal one number that scalar ops can compute."""
     op = v.op
     if not isinstance(v.type, TileType) or isinstance(op, SplatOp):
         return True
@@ -84,7 +84,7 @@ def _uniform(v: Value) -> bool:
 
 
 def _scalar(b: Builder, v: Value) -> Value:
-    """That number."""
+    """Return that number."""
     if not isinstance(v.type, TileType):
         return v
     op = v.op
@@ -100,7 +100,7 @@ def _scalar(b: Builder, v: Value) -> Value:
 
 
 def _rewrite(loop: ForOp, arg: Value, step: Value) -> ForOp:
-    """Carry the sum of the steps instead of the tile; gives the new loop."""
+    """Carry the sum of the steps instead of the tile; return the new loop."""
     index = arg.index
     tile: Any = arg.type
     update = loop.body.terminator.operands[index - 1].op
@@ -140,7 +140,7 @@ def _replace(
     tile: object,
     pointer: bool,
 ) -> ForOp:
-    """A new loop without the carried tile; its result is computed after the loop."""
+    """Return a new loop without the carried tile; its result is computed after the loop."""
     terminator = loop.body.terminator
     terminator.set_operands(yielded[: index - 1] + yielded[index:])
     loop.body.erase_arg(index)

@@ -1,16 +1,16 @@
 """Lets Ctrl-C end a running kernel: launches poll for signals where that costs nothing, and end early if a handler
 raises.
 
-Python's own handler only sets a flag; code that holds the GIL acts on it. So our handler of SIGINT calls that of Python
-and counts the signals (`attention`). Each thread of a launch compares the count with the one that it has seen: in front
-of each chunk of the grid, of each program of a kernel whose loops may be long, at the head of each `while` loop, and
-after each block of iterations of a `for` loop that may have more of them. If the count is another one, it calls `poll`:
-the launching thread takes the GIL and lets Python run its handlers. If one raises (KeyboardInterrupt), the launch's
-status becomes INTERRUPTED, the other threads see that when they poll next, and each leaves its program there; arrays
-hold what was written so far.
+Python's own handler only sets a flag, on which code that holds the GIL acts. So our handler of SIGINT calls Python's
+and counts the signals (`attention`). Each thread of a launch compares the count with the last one that it saw: before
+each chunk of the grid, before each program of a kernel whose loops may be long, at the head of each `while` loop, and
+after each block of iterations of a long `for` loop. If the count has changed, the thread calls `poll`: the launching
+thread takes the GIL and lets Python run its handlers. If one raises (KeyboardInterrupt), the launch's status becomes
+INTERRUPTED, the other threads see that when they poll next, and each leaves its program there; arrays hold what was
+written so far.
 
 Python runs handlers of signals only in the main thread, so only a launch from there is interrupted. If a program
-installs another handler of SIGINT, ours is put in front of it when the next kernel is loaded, or launched by way of
+installs another handler of SIGINT, ours is put in front of it when the next kernel is loaded, or launched through
 Python.
 """
 
@@ -42,16 +42,16 @@ from tessera.ops import CallOp, ConstOp, ForOp, FuncOp, WhileOp
 if TYPE_CHECKING:
     from tessera.backends.cpu.lowering import Lowering
 
-INTERRUPTED = -4  # what a launch returns that Ctrl-C ended: -EINTR
-# Iterations of a `for` loop between two polls: of one without loops inside, which takes a millisecond with tiles of
-# 16,384 elements, and of one around loops that may each end before they poll.
+INTERRUPTED = -4  # the result of a launch that Ctrl-C ended: -EINTR
+# Iterations of a `for` loop between two polls: for a loop without inner loops, where they take a millisecond with tiles
+# of 16,384 elements, and for one around loops that may each end before they poll.
 BLOCK, BLOCK_OF_LOOPS = 1024, 16
 SIGACTION_BYTES = 256  # at least; the handler comes first
 
 
 # --- native functions ------------------------------------------------------------------------------------------------
 class Context(Struct):
-    """What a kernel gets as its fourth argument, see `pool`."""
+    """A kernel's fourth argument, see `pool`."""
 
     x: i32
     y: i32
@@ -86,7 +86,7 @@ def PyErr_CheckSignals() -> i32: ...
 
 @native(exported=True, attributes="noinline cold")
 def tessera_pool_poll(c: Context) -> i32:
-    """The count has changed since this thread of a launch looked. 1: leave, the launch is interrupted."""
+    """Handle a count that has changed since this thread looked. Return 1 if the launch is interrupted."""
     c.seen = atomic_load(attention, "seq_cst")
     if atomic_load(c.status, "acquire") == INTERRUPTED:
         return 1
@@ -104,8 +104,8 @@ def tessera_pool_poll(c: Context) -> i32:
 
 @native(exported=True)
 def tessera_pool_signalled(number: i32, about: object, context: object) -> None:
-    """A signal: count it, and go on with the handler that was there. One of a library that was put in front of ours
-    calls us from there: then it is the turn of the first, Python's, which knows nothing of us."""
+    """Count a signal, and call the handler that was there before. If a library's handler in front of ours calls us, we
+    call the first one, Python's, which does not know ours."""
     atomic_add(attention, 1, "seq_cst")
     outer = atomic_add(inside, 1, "seq_cst") == 0
     handler = cast(Handler, atomic_load(previous if outer else first, "acquire"))
@@ -121,7 +121,7 @@ def tessera_pool_follow(handler: object) -> None:
 
 @native
 def stopped(c: Context) -> bool:
-    """Whether the launch has been interrupted, after a look at the count."""
+    """Whether the launch has been interrupted, after a check of the count."""
     if atomic_load(attention, "monotonic") != c.seen:
         tessera_pool_poll(c)
     return atomic_load(c.status, "acquire") == INTERRUPTED
@@ -139,7 +139,7 @@ SYMBOLS = ("tessera_pool_signalled", "tessera_pool_follow")
 
 
 def follow_interrupts(signalled: int, follow: int) -> None:
-    """Install our handler, at address `signalled`, before the present one of SIGINT, if that one is a function."""
+    """Install our handler, at address `signalled`, before the current one of SIGINT, if that one is a function."""
     sigaction = _sigaction()
     now = (ctypes.c_uint64 * (SIGACTION_BYTES // 8))()
     sigaction(int(signal.SIGINT), None, now)
@@ -152,13 +152,13 @@ def follow_interrupts(signalled: int, follow: int) -> None:
 
 @cache
 def _sigaction() -> Any:
-    """The function of the C library; to make its ctypes object takes longer than a launch."""
+    """Return the C library's function, cached: making its ctypes object takes longer than a launch."""
     return ctypes.CDLL(None).sigaction
 
 
 # --- in kernels ----------------------------------------------------------------------------------------------------
 def may_take_long(f: FuncOp) -> bool:
-    """Whether the length of a loop is known at run time only: polling before each program costs nothing beside it."""
+    """Whether the length of a loop is known at run time only: then the cost of a poll before each program is small."""
     return any(
         isinstance(op, WhileOp) or (isinstance(op, ForOp) and not isinstance(op.ub.op, ConstOp))
         for op in f.walk()
@@ -177,8 +177,8 @@ def may_stop(f: FuncOp) -> bool:
 
 
 def iterations_between_looks(loop: ForOp) -> int:
-    """The number of iterations after which a `for` loop polls for signals; 0 if it has no more than that. The
-    iterations in between cost what those of a loop that does not poll would."""
+    """Return the number of iterations after which a `for` loop polls for signals; 0 if it has no more than that. The
+    iterations in between cost as much as in a loop without polls."""
     around = any(isinstance(op, ForOp | CallOp) for op in loop.walk() if op is not loop)
     count = BLOCK_OF_LOOPS if around else BLOCK
     known = [v.op.value for v in (loop.lb, loop.ub, loop.step) if isinstance(v.op, ConstOp)]
@@ -189,7 +189,7 @@ def iterations_between_looks(loop: ForOp) -> int:
 
 
 def leave_if_interrupted(lo: Lowering) -> None:
-    """Emit a return if the launch is interrupted; where no signal came, this costs two loads and a comparison."""
+    """Emit a return if the launch is interrupted; without a signal this costs two loads and a comparison."""
     em = lo.em
     field = [em.op(f"getelementptr i8, ptr {lo.context}, i64 {at}")
              for at in (ATTENTION_OFFSET, POLL_OFFSET, SEEN_OFFSET)]  # fmt: skip
@@ -204,7 +204,7 @@ def leave_if_interrupted(lo: Lowering) -> None:
 
 
 def leave_after_call(lo: Lowering) -> None:
-    """Emit a return if the function that was called has returned because the launch is interrupted."""
+    """Emit a return if the called function has returned because the launch is interrupted."""
     em = lo.em
     where = em.op(f"getelementptr i8, ptr {lo.context}, i64 {STATUS_OFFSET}")
     status = em.op(f"load ptr, ptr {where}, align 8, !invariant.load !0")

@@ -1,4 +1,4 @@
-"""Finds loops over k that only accumulate dots, and what is known of the operands and accumulators of their dots."""
+"""Finds loops over k that only accumulate dots, and facts about the operands and accumulators of their dots."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ LONG_STEP = 1 << 40  # several steps are less than 2^63
 
 
 def accumulated_dots(facts: CpuFacts, loop: ops.ForOp) -> list[ops.DotOp]:
-    """The dots of a loop whose operands are packed for all steps before any of them is multiplied (prepack_k.py); []
-    where something is in the way."""
+    """Return the dots of a loop whose operands are packed for all steps before any of them is multiplied
+    (prepack_k.py); [] if there is an obstacle."""
     dots = [op for op in loop.body if isinstance(op, ops.DotOp)]
     return [] if any(prepack_obstacle(facts, loop, dot) for dot in dots) else dots
 
 
 def prepack_obstacle(facts: CpuFacts, loop: ops.ForOp, dot: ops.DotOp) -> str:
-    """Why a dot of a loop is multiplied in each step; "" where the loop writes nothing, only adds it to a matrix that
-    it carries, and packing pays."""
+    """Return why a dot of a loop is multiplied in each step; "" if the loop writes nothing, only adds the dot to a
+    matrix that it carries, and packing pays."""
     step, t = constant(loop.step), dot.acc.type
     if step is not None and abs(step) >= LONG_STEP:
         return "several steps of the loop overflow"
@@ -48,13 +48,13 @@ def _contiguous_load(v: Value, masked: bool) -> bool:
 
 
 def scalar_ops(loop: ops.ForOp) -> list[Op]:
-    """The operations of a loop's body that are executed once an iteration."""
+    """Return the operations of a loop's body that are executed once an iteration."""
     return [x for x in loop.body if x.results and not isinstance(x.results[0].type, TileType)]
 
 
 def step_stride(loop: ops.ForOp, v: Value, step: int | None) -> int | None:
-    """By how much each element of a value grows from one iteration to the next if the loop's step is `step` (None:
-    unknown); None where that is not one constant, or where the value is computed from a carried tile."""
+    """Return how much each element of a value grows from one iteration to the next if the loop's step is `step` (None:
+    unknown); None if that is not one constant, or if the value is computed from a carried tile."""
     op = v.op
     if v is loop.induction:
         return step
@@ -83,7 +83,7 @@ def constant(v: Value) -> int | None:
 
 
 def only_store(v: Value) -> ops.StoreOp | None:
-    """The one store, in the same block, that a tile reaches, through element-wise operations only."""
+    """Return the only store, in the same block, that uses a tile, through element-wise operations only."""
     found: set[ops.StoreOp] = set()
     todo, seen = [v], {v}
     while todo:

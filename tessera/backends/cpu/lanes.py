@@ -1,6 +1,6 @@
-"""Writes instructions on vectors of `n` lanes for CPUs, with those that only some instruction sets have.
+"""Writes instructions on vectors of `n` lanes for CPUs, including those that only some instruction sets have.
 
-Mathematical functions that no vector code covers are the C library's, lane by lane."""
+Mathematical functions without vector code call the C library for each lane."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tessera.backends.elements.trigonometry import single_angle
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64
 from tessera.ir.types import Type
 
-# Mathematical functions that are computed on vectors; the others are the C library's.
+# Mathematical functions with vector code; the others call the C library.
 VECTOR = {
     float32: {"exp", "exp2", "log", "log2", "tanh", "erf", "sin", "cos"},
     float64: {"exp", "exp2", "log", "log2", "sin", "cos"},
@@ -28,7 +28,7 @@ Writing = Callable[[Emitter, list[str]], str]
 
 
 def _symbol(name: str, t: dtype) -> str:
-    """The C library's name."""
+    """Return the C library's name of a function."""
     return name if t is float64 else name + "f"
 
 
@@ -79,7 +79,7 @@ class Lanes(ElementBuilder):
         return self._lanewise(_symbol(name, t), t, args)
 
     def _lanewise(self, symbol: str, t: dtype, args: Sequence[str]) -> str:
-        """A function of the C library for each lane, by a function that all uses share."""
+        """Call a function of the C library for each lane, inside a function that all uses share."""
         element = self.type(t)
 
         def body(x: ElementBuilder, names: list[str]) -> str:
@@ -107,7 +107,7 @@ class Lanes(ElementBuilder):
         return self._call(f"tessera.{name}.{self.suffix(self.type(t))}", t, args, write)
 
     def beyond(self, name: str, t: dtype, args: Sequence[str], near: Near) -> str:
-        """The library's function for all lanes when any is out of range; in a function that all uses share."""
+        """Call the library's function for all lanes if any is out of range, inside a function that all uses share."""
 
         def write(em: Emitter, names: list[str]) -> str:
             inner = Lanes(em, self.facts, self.n)
@@ -173,7 +173,7 @@ def _atan2(x: ElementBuilder, arguments: list[str]) -> str:
 
 
 def _near_remainder(x: ElementBuilder, arguments: list[str]) -> tuple[str, str]:
-    """fmod with the sign of the dividend, exact: product and difference are where |a/b| < 2^28."""
+    """Return fmod with the sign of the dividend; exact since product and difference are for |a/b| < 2^28."""
     m = Floats(x, float64)
     p, q = (x.convert("fpext", "float", v, "double") for v in arguments)
     whole = m.call("trunc", m.div(p, q))

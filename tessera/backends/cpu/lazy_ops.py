@@ -1,4 +1,4 @@
-"""Evaluates lazy ops at a point of their index space; shape ops pass a mapped point on to their operand."""
+"""Evaluates lazy ops at a point of their index space; shape ops map the point to one of their operand."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _reshape(lo: Lowering, op: Any, at: Point, index: int) -> Val:
 
 
 def lane_by_lane(lo: Lowering, op: Op, at: Point) -> Val:
-    """The op's value, each lane at a point of its own."""
+    """Return the op's value, with each lane evaluated at a point of its own."""
     t, n = elem_of(op.results[0].type), at.lanes
     e, text = scalar_type(t), "poison"
     for k in range(n):
@@ -79,8 +79,8 @@ def lane_by_lane(lo: Lowering, op: Op, at: Point) -> Val:
 def reshaped(
     lo: Lowering, at: Point, shape: tuple[int, ...], source: tuple[int, ...]
 ) -> tuple[Coord, ...] | None:
-    """The coordinates that the same element has in a tile of shape `source`; None if lanes carry from one dimension to
-    the next in a way that is not known."""
+    """Return the coordinates that the same element has in a tile of shape `source`; None if lanes carry from one
+    dimension to the next in an unknown way."""
     linear, stride = Coord(), 1
     for size, c in zip(reversed(shape), reversed(at.coords), strict=True):
         linear = linear.plus(c.times(stride))
@@ -155,8 +155,8 @@ evaluates(*(c for c in vector.TABLE if c is not arith.HintOp))(_evaluate)
 
 @evaluates(arith.HintOp)
 def _hint_at(lo: Lowering, op: Any, at: Point, index: int) -> Val:
-    """A promise of contiguity makes lane 0 enough. Not of remainders: it is given for `rows % M` as well where rows
-    wrap around, and what lies behind the last row need not be memory."""
+    """Use a promise of contiguity, with which lane 0 is enough. A promise about remainders is not used: it is also
+    given for `rows % M` where rows wrap around, and memory behind the last row may not exist."""
     x = lo.value(op.x, at)
     if x.affine or x.lanes == 1 or not is_index(x.type) or _is_remainder(op.x):
         return x

@@ -1,4 +1,4 @@
-"""Spells parts of the LLVM IR of CPUs: the types of elements in registers and in memory, constants."""
+"""Writes parts of the LLVM IR of CPUs: the types of elements in registers and in memory, constants."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SCALARS = {"fp32": "float", "fp64": "double"}
 
 
 def scalar_type(t: Type) -> str:
-    """LLVM type of a value of scalar type `t` in a register."""
+    """Return the LLVM type of a value of scalar type `t` in a register."""
     if not isinstance(t, dtype):
         return "ptr"
     return _SCALARS.get(t.name) or f"i{t.bits}"
 
 
 def memory_type(t: Type) -> str:
-    """LLVM type of `t` in memory: int1 takes a byte."""
+    """Return the LLVM type of `t` in memory: int1 takes a byte."""
     return "i8" if isinstance(t, dtype) and t.bits == 1 else scalar_type(t)
 
 
@@ -40,12 +40,12 @@ def vector_literal(element: str, items: Sequence[object]) -> str:
 
 
 def literal(value: float | bool | int, t: Type) -> str:
-    """A scalar constant of type `t`."""
+    """Return a scalar constant of type `t`."""
     return literals.literal(value, t, scalar_type(t))
 
 
 def quoted(text: str) -> tuple[str, int]:
-    """A C string constant and its length in bytes, the final zero counted."""
+    """Return a C string constant and its length in bytes, including the final zero."""
     data = text.encode() + b"\0"
     body = "".join(chr(b) if 32 <= b < 127 and b not in (34, 92) else f"\\{b:02X}" for b in data)
     return f'c"{body}"', len(data)

@@ -1,11 +1,11 @@
 """Emits loop nests over the index space of a tile, and chooses the dimension and width of the vector and what is
 unrolled.
 
-The vector covers trailing dimensions together when the last one is shorter than a vector: for shape (64, 2) and 16
+If the last dimension is shorter than a vector, the vector covers several trailing dimensions: for shape (64, 2) and 16
 lanes one point is rows i … i+7, columns 0 and 1. Small tiles are unrolled completely, so that their buffers become
 registers.
 
-A loop may have a head: part of a vector, after which whole vectors lie at multiples of their size in memory.
+A loop may have a head: part of a vector, after which the addresses of whole vectors are multiples of their size.
 
 Masks like `offsets < n` that are true up to some index along the vector dimension split the loop in two: whole vectors
 below the bound, where the mask is known to be true, and the rest under the mask.
@@ -24,20 +24,20 @@ from tessera.dtypes import dtype, int1
 from tessera.ir import TileType, Value, elem_of, shape_of
 from tessera.ops import arith, tile
 
-UNROLL = 8  # tiles of at most so many vectors are unrolled (tools/fit)
+UNROLL = 8  # tiles of at most this many vectors are unrolled (tools/fit)
 Body = Callable[[Point], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """Says how loops walk over a tile: one by one over the dimensions `outer`, in vectors over those of `group`
+    """How loops traverse a tile: one element at a time over the dimensions `outer`, in vectors over those of `group`
     together (outermost first). `lanes` divides the number of elements of the group."""
 
     shape: tuple[int, ...]
     outer: tuple[int, ...]
     group: tuple[int, ...]
     lanes: int
-    times: int = 1  # vectors of one iteration of the vector loop, where the extent allows it
+    times: int = 1  # vectors of one iteration of the vector loop, if the extent allows it
 
     @property
     def group_size(self) -> int:
@@ -57,8 +57,8 @@ class Nest:
 @dataclass(frozen=True, slots=True)
 class Strips:
     """Rows of a matrix that are computed in blocks while a nest loops over them. `blocks`: (rows of a block, first row,
-    number of blocks); `make(row, rows)` computes a block, `finish` all rows at once. `accumulators`: the values that
-    are so computed."""
+    number of blocks); `make(row, rows)` computes a block, `finish` all rows at once. `accumulators`: the values
+    computed this way."""
 
     blocks: tuple[tuple[int, int, int], ...]
     make: Callable[[Coord, int], None]
@@ -66,7 +66,7 @@ class Strips:
     accumulators: tuple[Value, ...]
 
     def beside(self, other: Strips) -> Strips:
-        """The strips of two matrices whose rows are cut in the same way."""
+        """Return the strips of two matrices whose rows are divided in the same way."""
 
         def make(row: Coord, rows: int) -> None:
             self.make(row, rows)
@@ -80,7 +80,7 @@ class Strips:
 
 
 def nest(lo: Lowering, shape: tuple[int, ...], along: int | None = None, lanes: int = 0) -> Nest:
-    """The nest that loops over `shape`; `along`: run the vector along this dimension only."""
+    """Return the nest that loops over `shape`; `along`: run the vector along this dimension only."""
     width = lanes or lo.facts.lanes
     rank = len(shape)
     if along is not None:
@@ -94,18 +94,18 @@ def nest(lo: Lowering, shape: tuple[int, ...], along: int | None = None, lanes: 
 
 
 def _divisor(size: int, most: int) -> int:
-    """The largest power of two, at most `most`, that divides `size`."""
+    """Return the largest power of two, at most `most`, that divides `size`."""
     return min(size & -size, most)
 
 
 def places(lo: Lowering, size: int, first: int, count: int) -> Iterator[Coord]:
-    """Emit a loop over `count` blocks of `size` from `first` on; yields the coordinate at which a block begins."""
+    """Emit a loop over `count` blocks of `size` from `first` on; yield the coordinate at which a block begins."""
     with lo.em.loop(0, count, 1) as i:
         yield lo.index(i, 1, count).times(size).plus(Coord(first, (), None, first + 1))
 
 
 def group_coords(lo: Lowering, plan: Nest, linear: Coord) -> dict[int, Coord]:
-    """Coordinates of the group's dimensions for a linear index within the group."""
+    """Return coordinates of the group's dimensions for a linear index within the group."""
     found: dict[int, Coord] = {}
     for d in reversed(plan.group[1:]):
         parts = lo.divided(linear, plan.shape[d])
@@ -127,7 +127,7 @@ def each(
 ) -> None:
     """Emit the nest; `body` gets the point of each vector. `masks`: candidates for splitting the vector loop.
 
-    `stream`: an i1; where it is true, stores of whole vectors bypass the caches. `head`: an i64, how many elements come
+    `stream`: an i1; if it is true, stores of whole vectors bypass the caches. `head`: an i64, how many elements come
     before the first whole vector (less than a vector has)."""
     rank = len(plan.shape)
     coords: list[Coord] = [Coord()] * rank
@@ -238,7 +238,7 @@ def _part(lo: Lowering, n: int, count: str) -> Generator[None]:
 
 
 def _streams(lo: Lowering, condition: str) -> Iterator[None]:
-    """Emit one loop, or two versions between which `condition` chooses: with streaming stores and with plain ones."""
+    """Emit one loop, or two versions, with streaming and with plain stores, between which `condition` chooses."""
     if not condition:
         yield
         return
@@ -256,7 +256,7 @@ def _streams(lo: Lowering, condition: str) -> Iterator[None]:
 
 # --- masks that hold up to a bound -----------------------------------------------------------------------------
 def slope(v: Value, dim: int) -> int | None:
-    """How much an integer or a pointer grows from one index to the next along `dim`, in elements; None when unknown."""
+    """Return how much an integer or pointer grows per index along `dim`, in elements; None if that is unknown."""
     t = v.type
     if not isinstance(t, TileType) or t.shape[dim] == 1:
         return 0
@@ -287,8 +287,8 @@ def _is_int(v: Value) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A mask in the shape of the nest, and the comparison that it comes from. `dims` has, for each dimension of the
-    comparison, that of the nest (or None)."""
+    """A mask in the shape of the nest, and the comparison that it comes from. `dims` maps each dimension of the
+    comparison to that of the nest (or None)."""
 
     mask: Value
     compare: arith.CmpOp
@@ -296,7 +296,7 @@ class Prefix:
 
 
 def prefix_masks(lo: Lowering, mask: Value, dim: int) -> list[Prefix]:
-    """The parts of a mask that are true up to some index along `dim` and false from there on."""
+    """Return the parts of a mask that are true up to some index along `dim` and false from there on."""
     op = mask.op
     if isinstance(op, arith.AndOp) and mask not in lo.buffers:
         return prefix_masks(lo, op.lhs, dim) + prefix_masks(lo, op.rhs, dim)
@@ -320,7 +320,7 @@ def prefix_masks(lo: Lowering, mask: Value, dim: int) -> list[Prefix]:
 def split_bound(
     lo: Lowering, plan: Nest, coords: list[Coord], masks: list[Prefix], step: int, start: str = ""
 ) -> tuple[str, set[Value]]:
-    """(end of the whole iterations of `step` elements, from element `start` (an i64) on, for which all `masks` hold,
+    """Return (end of the whole iterations of `step` elements from element `start` (an i64) for which all `masks` hold,
     the masks)."""
     em, (dim,) = lo.em, plan.group
     limit = str(plan.group_size)

@@ -1,11 +1,11 @@
 """Holds the state of one function's lowering and evaluates lazily: `value(v, point)` is an expression at an index
 vector.
 
-Tile ops without effects are not executed at their place in the program: they are lazy. A *sink* (store, reduction, dot,
-loop-carried value …) emits a loop nest over its shape and evaluates its operands at each point of the nest, which fuses
-their ops into that one loop. What is worth keeping (used by several sinks, under a broadcast, read before a write) is
-first brought into a buffer by the policy in `fusion.py`. `EVALUATORS` has one function for each class of lazy ops,
-`SINKS` one for each class that is executed at its place.
+Tile ops without effects are lazy: they are not executed in program order. A *sink* (store, reduction, dot, loop-carried
+value …) emits a loop nest over its shape and evaluates its operands at each point of the nest, which fuses their ops
+into that one loop. What is worth keeping (used by several sinks, under a broadcast, read before a write) is first
+computed into a buffer by the policy in `fusion.py`. `EVALUATORS` has one function for each class of lazy ops, `SINKS`
+one for each class that is executed in program order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Sink = Callable[["Lowering", Any], None]
 EVALUATORS: dict[type[Op], Evaluator] = {}
 SINKS: dict[type[Op], Sink] = {}
 
-# Bytes of buffers on the stack; what comes after goes to the thread's scratch memory.
+# Bytes of buffers on the stack; further buffers are in the thread's scratch memory.
 STACK_LIMIT = 640 << 10
 SMALL = 1 << 10  # bytes: smaller buffers are never reused, so that they can become registers
 
@@ -63,8 +63,9 @@ def executes(*classes: type[Op]) -> Callable[[Sink], Sink]:
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """A tile in memory, row-major. `version` changes with each write; `width`: lanes of the narrowest vector written
-    at constant places, 0 once a place was computed. `pitch`, `offset`: of a part of a wider matrix, in elements."""
+    """A row-major tile in memory. `version` changes with each write. `width`: lanes of the narrowest vector written at
+    a constant address, 0 after a write to a computed one. `pitch`, `offset`: of a part of a wider matrix, in
+    elements."""
 
     ptr: str
     elem: Any
@@ -89,21 +90,21 @@ class Buffer:
 
 @dataclass(slots=True)
 class ModuleState:
-    """What the functions of one module share."""
+    """The state that the functions of one module share."""
 
     facts: CpuFacts
     declarations: dict[str, None] = field(default_factory=lambda: {})
     globals: dict[str, None] = field(default_factory=lambda: {})
     strings: dict[str, str] = field(default_factory=lambda: {})
     arguments: dict[Value, int] = field(default_factory=lambda: {})  # of the kernel → position
-    # Pairs of the kernel's pointers: a load through the one runs in the loop that stores through the other. 0: the
-    # memory must not overlap at all; 1: or start at the same address.
+    # Pairs of the kernel's pointers: a load through one of them runs in the loop that stores through the other. 0: the
+    # memory must not overlap at all; 1: or may start at the same address.
     assumed_disjoint: dict[tuple[int, int], int] = field(default_factory=lambda: {})
-    overlap: bool = False  # nothing is assumed
+    overlap: bool = False  # no assumptions about overlap
     assertions: list[str] = field(default_factory=lambda: [])
-    checked: bool = False  # a checked build: `checks` has the row of each report that it can make
+    checked: bool = False  # a checked build: `checks` has a row for each report that it can make
     checks: list[dict[str, Any]] = field(default_factory=lambda: [])
-    # The kernel's arguments that something is stored through; None where that is not known.
+    # The kernel's arguments through which it stores; None if they are not known.
     written: set[int] | None = None
     scratch: int = 0
     plans: list[Any] = field(default_factory=lambda: [])  # of the dots (dot_plan.py)
@@ -111,14 +112,14 @@ class ModuleState:
     line_info: bool = False
 
     def position(self, ptr: Value) -> int | None:
-        """The position of the kernel's argument that a pointer points into; None if that is not known."""
+        """Return the position of the kernel's argument that a pointer points into; None if it is not known."""
         argument = argument_of(ptr)
         return self.arguments.get(argument) if argument is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class BufferAccess:
-    """How tiles in memory are read and written (memory.py)."""
+    """The functions (memory.py) that read and write tiles in memory."""
 
     load: Callable[[Lowering, Buffer, Point], Val]
     store: Callable[[Lowering, Buffer, Point, Val], None]
@@ -126,7 +127,7 @@ class BufferAccess:
 
 
 class Lowering(Coordinates):
-    """One function. `scalars`, `buffers`, `descriptors` hold the values computed so far."""
+    """The lowering of one function. `scalars`, `buffers`, `descriptors` hold the values computed so far."""
 
     def __init__(self, state: ModuleState, access: BufferAccess):
         super().__init__(Emitter(state.declarations, state.globals, state.line_info))
@@ -138,11 +139,11 @@ class Lowering(Coordinates):
         self.descriptors: dict[Value, Any] = {}
         self.memo_buffers: dict[Value, Buffer] = {}  # filled while the current loop evaluates them
         self.memo_filled: set[Value] = set()  # of those in `memo_buffers`
-        self.narrowed: dict[Value, Value] = {}  # → the cast of it that is in `memo_buffers`
-        # Index tiles for single elements: vectors keep the affine form.
+        self.narrowed: dict[Value, Value] = {}  # → its cast, which is in `memo_buffers`
+        # Tables of index tiles, read for single elements: vectors keep the affine form.
         self.uniform: dict[Value, Buffer] = {}
         self.assumed: set[Value] = set()  # masks known to be true at `here`
-        self.inside: Val | None = None  # lanes of the tile, in vectors that reach past its part
+        self.inside: Val | None = None  # lanes of the tile, in vectors that go beyond its part
         self.here: Point | None = None  # the point of the loop body being emitted
         self.pending: dict[Value, None] = {}  # loads not yet executed, in program order
         self.memo: dict[Any, Val] = {}
@@ -160,7 +161,7 @@ class Lowering(Coordinates):
         self.chained: dict[Op, None] = {}  # dots that run together with a later one
         # For each lazy tile, how many ops lie between it and the buffers that it is computed from.
         self.depth: dict[Value, int] = {}
-        # Dots of which only the operands are packed now.
+        # Dots whose operands are packed now, to be multiplied later.
         self.packs: dict[Op, Callable[[], None]] = {}
         self.strips: dict[Op, Any] = {}  # stores that finish an accumulator block by block
         self.temporaries: list[Buffer] = []  # free after the current op
@@ -169,7 +170,7 @@ class Lowering(Coordinates):
         self.em.pinned = state.checked
         self.signs = Signs()
         self.context = "%ctx"
-        self.report = ""  # a checked build: where a report is left, see checks.py
+        self.report = ""  # a checked build: the address of the report, see checks.py
         self.programs: dict[int, Val] = {}
         self.sizes: list[Val] = []
         self.exit_label = ""
@@ -179,7 +180,7 @@ class Lowering(Coordinates):
         self.loaded: list[Value] = []  # the pointers of all loads, in an element-wise kernel
         self.elementwise = False  # a kernel that only loads, computes and stores
         self.straight = False  # likewise, and reduces
-        # Which rows of the next program are prefetched, and where (row_prefetch.py).
+        # Which rows of the next program to prefetch, and where (row_prefetch.py).
         self.row_prefetch: Any = None
         self.gathers = 0  # emitted so far
         self.kernel = False  # not a function that it calls
@@ -199,7 +200,7 @@ class Lowering(Coordinates):
         self.em.memory = self.new_version()
 
     def number(self, block: Block) -> None:
-        """Positions in program order; `end` is the last position inside an op."""
+        """Number the ops in program order; `end` is the last position inside an op."""
         for op in block:
             self.position[op] = len(self.position)
             for inner in op.regions:
@@ -208,7 +209,7 @@ class Lowering(Coordinates):
 
     # --- buffers ---------------------------------------------------------------------------------------
     def allocate(self, elem: ElementType, shape: tuple[int, ...]) -> Buffer:
-        """A buffer for a tile; on the stack, or in scratch memory when the stack is used up."""
+        """Return a buffer for a tile: on the stack, or in scratch memory if the stack is used up."""
         count = 1
         for s in shape:
             count *= s
@@ -231,18 +232,18 @@ class Lowering(Coordinates):
         return self.em.op(f"load ptr, ptr {where}, align 8, !invariant.load !0")
 
     def keep(self, v: Value, buffer: Buffer) -> None:
-        """`buffer` holds `v` from here on."""
+        """Record that `buffer` holds `v` from here on."""
         self.buffers[v] = buffer
         self.buffer_blocks[v] = self.block
 
     def release(self, v: Value) -> None:
-        """`v` is needed no more: its buffer may serve others."""
+        """Record that `v` is not needed any more: its buffer may be reused."""
         buffer = self.buffers.pop(v)
         del self.buffer_blocks[v]
         self.recycle(buffer)
 
     def recycle(self, buffer: Buffer) -> None:
-        """Let others have the memory, unless it is small or another value still lies there."""
+        """Make the memory reusable, unless it is small or still holds another value."""
         if buffer.bytes <= SMALL or any(b.ptr == buffer.ptr for b in self.buffers.values()):
             return
         unused = self.free.setdefault(buffer.bytes, [])
@@ -260,7 +261,7 @@ class Lowering(Coordinates):
 
     # --- values at points ---------------------------------------------------------------------------------
     def value(self, v: Value, at: Point) -> Val:
-        """The element(s) of `v` at `at`; scalars ignore the point."""
+        """Return the element(s) of `v` at `at`; scalars ignore the point."""
         found = self.env.get(v)
         if found is not None:
             return found
@@ -295,7 +296,7 @@ class Lowering(Coordinates):
         return found
 
     def _run(self, v: Value, at: Point) -> Val | None:
-        """A vector of a tabulated index tile: its first lane from the table, the others at known distances."""
+        """Return a vector of a tabulated index tile: its first lane from the table, the others at known distances."""
         assert v.op is not None
         with self._probing():
             x = EVALUATORS[type(v.op)](self, v.op, at, v.index)
@@ -331,7 +332,7 @@ class Lowering(Coordinates):
         self.access.store(self, buffer, at, x)
 
     def scalar(self, v: Value) -> Val:
-        """A rank-0 value."""
+        """Return a rank-0 value."""
         found = self.env.get(v) or self.scalars.get(v)
         assert found is not None, f"{v!r} has no value here"
         return found
@@ -340,8 +341,8 @@ class Lowering(Coordinates):
         return self.text(self.scalar(v), 1)
 
     def text(self, x: Val, lanes: int) -> str:
-        """The LLVM operand of a value in `lanes` lanes."""
-        # Not kept in `x`: the text may be defined in a branch that `x` outlives. Equal text is found again.
+        """Return the LLVM operand of a value in `lanes` lanes."""
+        # Not stored in `x`: the text may be defined in a branch that `x` outlives. Equal text is found again.
         text = x.text or self._form(x)
         if x.lanes == lanes:
             return text
@@ -349,7 +350,7 @@ class Lowering(Coordinates):
         return self.em.splat(scalar_type(x.type), text, lanes)
 
     def _form(self, x: Val) -> str:
-        """The text of an affine value."""
+        """Return the text of an affine value."""
         first = self.lane0(x)
         if x.pattern is None:
             return first
@@ -370,7 +371,7 @@ class Lowering(Coordinates):
         return em.op(f"add <{n} x {e}> {em.splat(e, first, n)}, {steps}")
 
     def lane0(self, x: Val) -> str:
-        """base + terms of an affine value, as a scalar."""
+        """Return base + terms of an affine value, as a scalar."""
         em, text = self.em, x.base
         if isinstance(x.type, pointer_type):
             element = memory_type(x.type.element_ty)
@@ -390,7 +391,7 @@ class Lowering(Coordinates):
     # --- combine regions -----------------------------------------------------------------------------------------
     @contextmanager
     def bound(self, values: dict[Value, Val]) -> Generator[None]:
-        """Let block arguments stand for lanes for a while."""
+        """Temporarily bind block arguments to lanes."""
         saved = self.env
         self.env = {**saved, **values}
         try:
@@ -400,7 +401,7 @@ class Lowering(Coordinates):
 
 
 def wrap(value: int, t: Any) -> int:
-    """Reduce `value` modulo 2 to the width of `t`, to the signed number that LLVM prints."""
+    """Wrap `value` to the width of `t`; return the signed number that LLVM prints."""
     bits = t.bits
     value &= (1 << bits) - 1
     return value - (1 << bits) if bits > 1 and value >> (bits - 1) else value
@@ -411,7 +412,7 @@ FALSE = Val(int1, 1, "false", const=False)
 
 
 def make(t: Type, lanes: int, text: str) -> Val:
-    """A plain value; integer and pointer scalars can take part in affine forms."""
+    """Return a plain value; integer and pointer scalars can be part of affine forms."""
     if lanes == 1 and (not isinstance(t, dtype) or (t.is_int() and t is not int1)):
         return Val(t, 1, text, True, text)
     return Val(t, lanes, text)

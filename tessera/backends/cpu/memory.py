@@ -1,6 +1,6 @@
 """Emits vector loads and stores: contiguous, through a shuffle, or gathered, as the affine form of the address allows.
 
-Masked-off lanes never touch memory: full vectors use masked intrinsics, scalars load from a dummy of their own stack.
+Masked-off lanes never access memory: full vectors use masked intrinsics, scalars load from a dummy on the stack.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_CHUNKS = 2  # vectors read at once for a pattern that skips elements
 
 # --- int1 is a byte in memory -------------------------------------------------------------------------------
 def unpack(x: Lanes, elem: ElementType, text: str) -> str:
-    """What was loaded, as a value."""
+    """Return a loaded text as a value."""
     return x.cmp("icmp ne", "i8", text, x.int("i8", 0)) if elem is int1 else text
 
 
@@ -40,7 +40,7 @@ def load_at(
     version: int,
     align: int = 0,
 ) -> Val:
-    """The element(s) at `address`; where `mask` is false `other` (zero without one)."""
+    """Load the element(s) at `address`; `other` (zero without one) where `mask` is false."""
     if mask is not None and mask.const is not None:
         if not mask.const:
             return other if other is not None else constant(elem, 0)
@@ -65,7 +65,7 @@ def load_at(
 
 
 def _within(lo: Lowering, mask: Val | None, lanes: int) -> Val | None:
-    """`mask`, restricted to the lanes that belong to the tile."""
+    """Return `mask`, restricted to the lanes that belong to the tile."""
     part = lo.inside
     if part is None or lanes != part.lanes or mask is None:
         return part if part is not None and lanes == part.lanes else mask
@@ -118,7 +118,7 @@ def _load_vector(
 
 
 def _pieces(lo: Lowering, elem: ElementType, n: int, ptr: str) -> list[tuple[int, int, str]]:
-    """First lane, lanes and address of each of the registers that `n` masked elements at `ptr` are moved through."""
+    """Return first lane, lanes and address of each register through which `n` masked elements at `ptr` are moved."""
     size = min(n, lo.facts.vector_bits // (8 * elem.storage_bytes))
     m = memory_type(elem)
     return [
@@ -128,7 +128,7 @@ def _pieces(lo: Lowering, elem: ElementType, n: int, ptr: str) -> list[tuple[int
 
 
 def _part(lo: Lowering, element: str, text: str, n: int, first: int, size: int) -> str:
-    """`size` of the `n` lanes of a vector, from lane `first` on."""
+    """Return `size` of the `n` lanes of a vector, starting at lane `first`."""
     if size == n or text in ("zeroinitializer", "poison") or text.startswith("splat"):
         return text
     part = lo.em.shuffle(element, text, "poison", n, list(range(first, first + size)))
@@ -136,7 +136,7 @@ def _part(lo: Lowering, element: str, text: str, n: int, first: int, size: int) 
 
 
 def _opaque(lo: Lowering, bits: str, n: int) -> str:
-    """The mask `bits`, of which LLVM does not know where it is false."""
+    """Return the mask `bits` in a form that hides from LLVM where it is false."""
     lanes = vector_type(f"i{lo.facts.vector_bits // n}", n)
     wide = lo.em.op(f"sext {vector_type('i1', n)} {bits} to {lanes}")
     hidden = lo.em.op(f'call {lanes} asm "", "=x,0"({lanes} {wide})')
@@ -157,14 +157,14 @@ def _load_scalar(
 
 
 def dummy(lo: Lowering) -> str:
-    """64 bytes that any masked-off scalar access may touch."""
+    """Return the address of 64 bytes that any masked-off scalar access may use."""
     if not lo.dummy:
         lo.dummy = lo.em.alloca("i8", 64)
     return lo.dummy
 
 
 def _load_pattern(lo: Lowering, address: Val, elem: ElementType, n: int, version: int) -> str:
-    """Load a few whole vectors and shuffle them, for lanes at nearby addresses; "" for others."""
+    """Load a few whole vectors and shuffle them, for lanes at nearby addresses; return "" for others."""
     pattern: Pattern = address.pattern or ()
     low, high = min(pattern), max(pattern)
     span = high - low + 1
@@ -196,7 +196,7 @@ def _gathered(
     other: Val | None,
     version: int,
 ) -> Val:
-    """Load each lane for itself; `address`: a vector of pointers."""
+    """Load each lane separately; `address`: a vector of pointers."""
     lo.gathers += 1
     x, m = lo.lanes(n), memory_type(elem)
     if n == 1:
@@ -225,7 +225,7 @@ def _load(lo: Lowering, op: Any, at: Point, index: int) -> Val:
 def store_at(
     lo: Lowering, address: Val, elem: ElementType, x: Val, mask: Val | None, n: int, align: int = 0
 ) -> None:
-    """Write the element(s) `x` where `mask`; `n`: lanes of the loop around."""
+    """Write the element(s) `x` where `mask` is true; `n`: lanes of the enclosing loop."""
     if mask is not None and mask.const is not None:
         if not mask.const:
             return
@@ -266,7 +266,7 @@ def _store_scalar(lo: Lowering, address: Val, elem: ElementType, x: Val, mask: V
 
 # --- tile buffers ------------------------------------------------------------------------------------------
 def buffer_address(lo: Lowering, buffer: Buffer, at: Point) -> tuple[Val, int]:
-    """(address, known alignment in bytes) of the elements at a point."""
+    """Return (address, known alignment in bytes) of the elements at a point."""
     linear = Coord(buffer.offset)
     for c, stride in zip(at.coords, buffer.strides, strict=True):
         linear = linear.plus(c.times(stride))
@@ -287,8 +287,8 @@ def from_buffer(lo: Lowering, buffer: Buffer, at: Point) -> Val:
 
 
 def _in_pieces(lo: Lowering, buffer: Buffer, at: Point) -> Val:
-    """Load a vector as the narrower ones that were written. (One wide load of a stack slot that was written in parts
-    makes LLVM 22's sroa emit a shuffle before the vectors that it joins.)"""
+    """Load a vector as the narrower ones that were written. (From one wide load of a stack slot that was written in
+    parts LLVM 22's sroa makes a shuffle that precedes its operands.)"""
     e, width = scalar_type(buffer.elem), buffer.width
     parts: list[str] = []
     for k in range(0, at.lanes, width):

@@ -5,8 +5,8 @@ iteration.
     for …: acc = acc + x                    →       for …: s = s + reduce(x)
     s = reduce(acc)                                 (no tile is carried)
 
-The reduction may combine in any order, so this changes nothing but the order of a sum, and a loop over columns writes
-no accumulators to memory.
+The reduction may combine in any order, so this changes only the order of a sum, and a loop over columns writes no
+accumulators to memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def narrow_accumulators(module: Module) -> None:
 
 
 def _reduction(loop: ForOp, result: Value) -> ReduceOp | None:
-    """The reduction that alone uses a loop's result, if it combines as the loop does."""
+    """Return the reduction that alone uses a loop's result, if it combines as the loop does."""
     if (
         not isinstance(result.type, TileType)
         or len(result.uses) != 1
@@ -75,7 +75,7 @@ def _combines_by(reduction: ReduceOp, update: Binary) -> bool:
 
 
 def _neutral(init: Value, update: Op) -> bool:
-    """Whether combining several copies of the initial element gives that element."""
+    """Whether combining several copies of the initial element yields that element."""
     return isinstance(init.op, ConstOp) and (not isinstance(update, AddOp) or not init.op.value)
 
 

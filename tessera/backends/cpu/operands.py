@@ -35,7 +35,7 @@ class Packed:
         return lo.em.op(f"getelementptr {scalar_type(self.t)}, ptr {self.ptr}, i64 {at}")
 
     def strided(self, lo: Lowering, row: Coord, column: Coord) -> tuple[str, str]:
-        """(address, bytes from one row to the next)."""
+        """Return (address, bytes from one row to the next)."""
         return self.address(lo, row, column), str(self.width * self.t.storage_bytes)
 
 
@@ -54,7 +54,7 @@ class InPlace:
         return lo.text(lo.value(self.ptr, Point((row, column.times(self.k_pack)), 1)), 1)
 
     def strided(self, lo: Lowering, row: Coord, column: Coord) -> tuple[str, str]:
-        """(address, bytes from one row to the next), of rows at a uniform distance."""
+        """Return (address, bytes from one row to the next), of rows at a uniform distance."""
         lo.memo = {}
         rows = Coord(row.base, row.terms, (0, 1), row.extent + 1)
         x = lo.value(self.ptr, Point((rows, column.times(self.k_pack)), 2))
@@ -89,9 +89,8 @@ Left = Packed | InPlace | Either
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """B packed: panel after panel, each of `depth` rows of its own width. `bias`: address of the sums over k, one a
-    column (or "").
-    `first`: the row that is row 0 of this operand."""
+    """B packed in panels, one after the other, each of `depth` rows of its own width. `bias`: address of the column
+    sums over k (or ""). `first`: the row that is row 0 of this operand."""
 
     ptr: str
     packed_type: str  # LLVM type
@@ -101,7 +100,7 @@ class Panels:
     affine: bool = True
 
     def row(self, lo: Lowering, k: Coord, column: Coord, width: int) -> str:
-        """Address of row `k` of the panel of `width` columns that begins at `column`."""
+        """Return the address of row `k` of the panel of `width` columns that begins at `column`."""
         at = lo.coord_text(column.times(self.depth).plus(k.plus(self.first).times(width)))
         return lo.em.op(f"getelementptr {self.packed_type}, ptr {self.ptr}, i64 {at}")
 
@@ -110,7 +109,7 @@ Right = Panels | Packed | InPlace
 
 
 def in_place(lo: Lowering, v: Value, t: dtype) -> InPlace | None:
-    """The operand as a load that need not be copied; None if it is no load, or not contiguous."""
+    """Return the operand as a load that need not be copied; None if it is not a load, or not contiguous."""
     op = v.op
     if not isinstance(op, LoadOp) or not lo.lazy(v) or elem_of(v.type) != t or op.volatile:
         return None
@@ -128,7 +127,7 @@ def in_place(lo: Lowering, v: Value, t: dtype) -> InPlace | None:
 
 
 def left_in_place(lo: Lowering, v: Value, plan: DotPlan) -> InPlace | None:
-    """A in place, if the instructions of the plan can read it there."""
+    """Return A in place, if the instructions of the plan can read it there."""
     placed = in_place(lo, v, plan.t)
     if placed is None or (not placed.affine and plan.path.k_pack > 1):
         return None
@@ -140,7 +139,7 @@ def left_in_place(lo: Lowering, v: Value, plan: DotPlan) -> InPlace | None:
 
 
 def uniform_along(lo: Lowering, ptr: Value, dim: int, first: int, lanes: int) -> bool:
-    """Whether `lanes` addresses from `first` on along `dim` are at one distance from each other."""
+    """Whether `lanes` addresses along `dim`, starting at `first`, are equally spaced."""
     x = lo.probe(ptr, dim, first, lanes)
     if not x.affine or x.pattern is None:
         return x.affine
@@ -149,7 +148,7 @@ def uniform_along(lo: Lowering, ptr: Value, dim: int, first: int, lanes: int) ->
 
 
 def all_inside(lo: Lowering, v: Value) -> str:
-    """An i1: whether the mask of a load is false nowhere. Masks are prefixes: the last element tells."""
+    """Return an i1: whether a load's mask is true everywhere. Masks are prefixes: the last element decides."""
     assert isinstance(v.op, LoadOp)
     mask = v.op.mask
     if mask is None:

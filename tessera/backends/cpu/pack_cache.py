@@ -1,14 +1,14 @@
 """Keeps packed operands in the thread's scratch memory for later programs that need the same ones.
 
-Programs that follow one another mostly need the same tile of B (those of one column of output tiles; the query tiles of
-one head). So packed operands are in slots, and beside each slot are its tags, the addresses that it was packed from. A
-program whose tags are the same uses the slot without packing it again. That is sound where the addresses of all
-elements follow from the tags (`separable`), no mask is false anywhere, and nothing in the launch writes to the array:
-other arguments must not overlap it, which the launch checks.
+Successive programs mostly need the same tile of B (those of one column of output tiles; the query tiles of one head).
+So packed operands are in slots, and each slot has tags: the addresses that it was packed from. A program with the same
+tags uses the slot without packing it again. That is sound if the addresses of all elements follow from the tags
+(`separable`), no mask is false anywhere, and nothing in the launch writes to the array: other arguments must not
+overlap it, which the launch checks.
 
-A dot that is multiplied where it stands has one slot for each step of the innermost loop around it. The operands of a
-loop that is packed as a whole (prepack_k.py) have a slot for each step, and those of a program follow one another; as
-many programs' slots are kept as there is room for, and the first tag finds them.
+A dot that is multiplied in program order has one slot for each step of the innermost loop around it. The operands of a
+loop that is packed as a whole (prepack_k.py) have a slot for each step, and those of a program are consecutive. The
+slots of as many programs are kept as fit, and the first tag finds them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tessera.dtypes import int32, int64
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 
-RING_BYTES = 2 << 20  # of each operand that a thread keeps: about a core's L2 cache
+RING_BYTES = 2 << 20  # for each operand that a thread keeps: about a core's L2 cache
 MOST_SLOTS = 64
 MOST_TAGS = 64
 
@@ -37,7 +37,7 @@ def unless_packed(
     lo: Lowering, v: Value, tags: list[str], keys: str, fill_: Callable[[], None]
 ) -> None:
     """Emit code that fills a slot unless the tags at `keys` say that it holds `v` already. A first tag of 0 says that
-    a mask was false: such a slot serves no other program."""
+    a mask was false: no other program uses such a slot."""
     em = lo.em
     known = inside = all_inside(lo, v)
     places = [em.op(f"getelementptr i64, ptr {keys}, i64 {i}") for i in range(len(tags))]
@@ -51,9 +51,9 @@ def unless_packed(
             em.stmt(f"store i64 {stored_tag}, ptr {place}, align 8")
 
 
-# --- a dot where it stands ------------------------------------------------------------------------------------------
+# --- a dot in program order -----------------------------------------------------------------------------------------
 def packed_panels(lo: Lowering, plan: DotPlan, op: ops.DotOp) -> Panels:
-    """The panels of B of one dot."""
+    """Return the panels of B of one dot."""
     materialise_reshapes(lo, op, plan)
     prepare(lo, [op.b], op, keep_top=False)
     size = -(-plan.k_groups * plan.n * plan.packed_bytes // 64) * 64
@@ -84,8 +84,7 @@ def packed_panels(lo: Lowering, plan: DotPlan, op: ops.DotOp) -> Panels:
 
 
 def _slot(lo: Lowering, op: ops.DotOp, size: int, tags: int) -> tuple[str, str]:
-    """Take the slot of the ring for this step of the innermost loop: the address of its panels, and that of their
-    tags."""
+    """Take the ring's slot for this step of the innermost loop; return the addresses of its panels and its tags."""
     em, loop = lo.em, loop_around(op)
     slots = max(1, min(MOST_SLOTS, RING_BYTES // size)) if loop is not None else 1
     tag_bytes = -(-tags * 8 // 64) * 64
@@ -111,7 +110,7 @@ def _wide(lo: Lowering, v: Value) -> str:
 
 
 def loop_around(op: Op) -> ops.ForOp | None:
-    """The innermost counted loop around an op."""
+    """Return the innermost counted loop around an op."""
     parent = op.parent
     while parent is not None and not isinstance(parent, ops.ForOp):
         parent = parent.parent
@@ -130,8 +129,8 @@ class Trip:
 
 @dataclass(slots=True)
 class Ring:
-    """Memory of one operand: `slots` steps and one more, so that rows do not begin in the same sets of a cache.
-    `first`: address of the number of the first slot in use."""
+    """The slots of one operand: `slots` steps, and one more so that rows do not begin in the same cache sets. `first`:
+    the address of the number of the first slot in use."""
 
     base: str
     keys: str
@@ -143,7 +142,7 @@ class Ring:
 def cache_operand(
     lo: Lowering, v: Value, trip: Trip, slots: int, size: int, fill_: Callable[[Ring, str], None]
 ) -> Ring:
-    """Emit code that fills the slot of this step, unless it is filled; gives the operand's ring of slots."""
+    """Emit code that fills the slot of this step, unless it is filled; return the operand's ring of slots."""
     em = lo.em
     tags = tags_of(lo, v)
     count = len(tags or [])
@@ -193,7 +192,7 @@ def _choose(lo: Lowering, ring: Ring, trip: Trip, tags: list[str]) -> None:
 
 # --- scratch memory and tags ------------------------------------------------------------------------------------
 def scratch(lo: Lowering, size: int) -> str:
-    """The address of `size` bytes of scratch memory that nothing else uses."""
+    """Return the address of `size` bytes of scratch memory that nothing else uses."""
     em, state = lo.em, lo.state
     first = state.scratch
     state.scratch += -(-size // 64) * 64
@@ -203,7 +202,7 @@ def scratch(lo: Lowering, size: int) -> str:
 
 
 def clear_once(lo: Lowering, ptr: str, size: int) -> None:
-    """Clear scratch memory in a thread's first call of a launch; in a function that is not the kernel, in each call."""
+    """Clear scratch memory in a thread's first call of a launch; if the function is not the kernel, in each call."""
     em = lo.em
     em.declare("void", "llvm.memset.p0.i64", "ptr", "i8", "i64", "i1")
     if not lo.kernel:
@@ -219,7 +218,7 @@ def clear_once(lo: Lowering, ptr: str, size: int) -> None:
 
 
 def tags_of(lo: Lowering, v: Value) -> list[str] | None:
-    """The i64s from which the addresses of all elements follow; None where there are none, or elements may change."""
+    """Return the i64s that determine the addresses of all elements; None if there are none, or elements may change."""
     load = v.op
     if not isinstance(load, ops.LoadOp) or not lo.lazy(v) or load.volatile:
         return None
@@ -231,7 +230,7 @@ def tags_of(lo: Lowering, v: Value) -> list[str] | None:
 
 
 def _address(lo: Lowering, ptr: Value, dim: int, at: int) -> str:
-    """The address, an i64, of the element at index `at` along `dim` and 0 along all other dimensions."""
+    """Return the address, an i64, of the element at index `at` along `dim` and 0 along all other dimensions."""
     coords = [Coord(0, (), None, s) for s in shape_of(ptr.type)]
     coords[dim] = Coord(at, (), None, coords[dim].extent)
     lo.memo = {}
@@ -264,8 +263,8 @@ def separable(v: Value) -> bool:
 
 
 def _address_tags(lo: Lowering, ptr: Value) -> list[str] | None:
-    """The first address of each uniform group along each dimension, and the second where only that tells the distance
-    in the groups."""
+    """Return the first address of each uniform group along each dimension, and the second if only that determines the
+    distance in the groups."""
     found: list[str] = []
     for d, size in enumerate(shape_of(ptr.type)):
         widths = [w for w in (size, 64, 32, 16, 8) if w <= size and size % w == 0]

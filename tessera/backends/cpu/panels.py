@@ -21,8 +21,8 @@ from tessera.ops import DotOp, ReshapeOp
 
 
 def materialise_reshapes(lo: Lowering, op: DotOp, plan: DotPlan) -> None:
-    """Materialise the operands of B's reshapes where the width of a panel is no power of two: lanes then carry from
-    one dimension into the next in ways known only at run time."""
+    """Materialise the operands of B's reshapes if a panel's width is not a power of two: lanes then carry from one
+    dimension into the next in ways known only at run time."""
     if not any(lanes * vectors & lanes * vectors - 1 for lanes, vectors, *_ in plan.panels):
         return
     waiting, seen = [op.b], {op.b}
@@ -43,7 +43,7 @@ def fill_panels(lo: Lowering, plan: DotPlan, op: DotOp, target: Panels) -> None:
     source = elem_of(v.type)
 
     def read(at: Point) -> str:
-        """The elements of B at a point, converted to the type that is multiplied."""
+        """Return the elements of B at a point, converted to the type that is multiplied."""
         lo.memo = {}
         return cast(lo.lanes(at.lanes), lo.text(lo.value(v, at), at.lanes), source, plan.t)
 
@@ -64,7 +64,7 @@ Read = Callable[[Point], str]
 
 
 def _panels(lo: Lowering, plan: DotPlan) -> Iterator[tuple[int, int, Coord]]:
-    """Emit loops over the panels: (lanes, vectors, first column)."""
+    """Emit loops over the panels; yield (lanes, vectors, first column)."""
     for lanes, vectors, first, count in plan.panels:
         with lo.em.loop(0, count, 1) as p:
             left = lo.index(p, 1, count).times(lanes * vectors)
@@ -88,7 +88,7 @@ def _fill_rows(lo: Lowering, plan: DotPlan, target: Panels, read: Read) -> None:
 
 
 def _woven(lo: Lowering, plan: DotPlan, parts: list[str], lanes: int) -> str:
-    """`k_pack` rows of elements, interleaved to one row of lanes."""
+    """Return `k_pack` rows of elements, interleaved to one row of lanes."""
     em, bits = lo.em, plan.t.storage_bits
     while len(parts) > 1:
         order = [k // 2 + lanes * (k % 2) for k in range(2 * lanes)]
@@ -104,8 +104,7 @@ def _woven(lo: Lowering, plan: DotPlan, parts: list[str], lanes: int) -> str:
 
 
 def _fill_transposed(lo: Lowering, plan: DotPlan, target: Panels, read: Read, n: int) -> None:
-    """Fill the panels by transposing blocks of n x n: memory is contiguous along k, so that lanes are packed
-    already."""
+    """Fill the panels by transposing n x n blocks: memory is contiguous along k, so lanes are packed already."""
     em, g, depth, e = lo.em, plan.path.k_pack, plan.k_groups, plan.packed_type
     with em.loop(0, depth // n, 1) as i:
         row = lo.index(i, 1, depth // n).times(n)
@@ -136,7 +135,7 @@ def _put(lo: Lowering, plan: DotPlan, text: str, row: str, offset: int, lanes: i
 
 # --- column sums, for dots of bytes ---------------------------------------------------------------------------------
 def fill_bias(lo: Lowering, plan: DotPlan, target: Panels) -> None:
-    """bias[n] = the path's bias * Σ of B over the rows of one dot; the dot instruction itself adds up a lane."""
+    """Store bias[n] = the path's bias * Σ of B over the rows of one dot; the dot instruction itself sums up a lane."""
     em = lo.em
 
     def row(i: str, left: Coord, width: int) -> str:
@@ -150,7 +149,7 @@ def fill_bias(lo: Lowering, plan: DotPlan, target: Panels) -> None:
 
 
 def add_biases(lo: Lowering, plan: DotPlan, sums: str, count: str) -> str:
-    """Emit the addition of the column sums of `count` dots, which lie at `sums` one after the other; gives the address
+    """Emit the addition of the column sums of `count` dots, stored at `sums` one after the other; return the address
     of the total."""
     em, total = lo.em, lo.allocate(int32, (plan.n,)).ptr
 
@@ -173,8 +172,8 @@ def _add_rows(
     row: Callable[[str, Coord, int], str],
     add: Callable[[int, str, str], str],
 ) -> None:
-    """result[n] = the sum of `count` rows, of which `row` gives the address for a panel of columns; `add(lanes, x,
-    total)` adds one vector of 32-bit elements."""
+    """Store result[n] = the sum of `count` rows, of which `row` returns the address for a panel of columns; `add(lanes,
+    x, total)` adds one vector of 32-bit elements."""
     em = lo.em
     for lanes, vectors, left in _panels(lo, plan):
         ty = f"<{lanes} x i32>"

@@ -10,20 +10,19 @@ that runs the linear program ids [begin, end), x fastest (id = x + gridx * (y + 
     { int32 gridx, gridy, gridz, thread_index; void *scratch; int64 scratch_bytes; int32 *status; int32 started, seen;
       int32 *attention; int32 (*poll)(struct Context *) }
 
-`scratch` is 64-byte aligned memory of this thread, at least as large as the launch asked for; it is not cleared. It
-stays as the kernel left it between the calls of one launch in a thread: `started` is 0 in the first of them, and the
-kernel may set it.
-A kernel may store a non-zero code into *status (a failed device assert, say); the launch returns it. Where *attention
-is not `seen` it may call `poll`, and should return if that gives non-zero (`interrupt`).
+`scratch` is 64-byte aligned memory of this thread, at least as large as the launch asked for; it is not cleared.
+Between the calls of one launch in a thread it keeps what the kernel wrote: `started` is 0 in the first of them, and the
+kernel may set it. A kernel may store a non-zero code into *status (a failed device assert, say); the launch returns it.
+If *attention differs from `seen`, it may call `poll`, and should return if that returns non-zero (`interrupt`).
 
-Order: the grid is cut into chunks; chunks are claimed in increasing order and a thread runs its chunk's programs one
-after the other. So a program may spin on a lock that a running program holds, or wait for any program with a *lower*
-id: that one is finished or running. It must not wait for a program with a higher id, which may not have started
-(grid-wide barriers need as many threads as programs).
+Order: the grid is cut into chunks; threads claim chunks in increasing order and run a chunk's programs one after the
+other. So a program may spin on a lock that a running program holds, or wait for any program with a *lower* id: that
+one is finished or running. It must not wait for a program with a higher id, which may not have started (grid-wide
+barriers need as many threads as programs).
 
 The launching thread takes part, so a short grid never waits for a sleeping worker. Workers spin for at most about 50 µs
-after a launch (longer would take cores from other pools, such as OpenMP's), then sleep. If another thread's launch has
-the pool, the grid runs in the launching thread alone. The Python lock is released throughout.
+after a launch (longer would take cores from other pools, such as OpenMP's), then sleep. If another thread's launch
+uses the pool, the grid runs in the launching thread alone. The Python lock is released throughout.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ FUNCTIONS = {
     **dict.fromkeys(("tessera_pool_create", "tessera_pool_threads", "tessera_pool_launch"), NATIVE),
     **dict.fromkeys(interrupt.SYMBOLS, interrupt.__name__),
 }
-OUT_OF_MEMORY = -12  # what a launch returns: -ENOMEM
+OUT_OF_MEMORY = -12  # the result of a launch: -ENOMEM
 TOO_MANY_PROGRAMS = -75  # 2^63 or more
 X86, ARM = platform.machine() == "x86_64", platform.machine() == "aarch64"
-MOST_THREADS = 1024  # of one pool, whatever is asked for
+MOST_THREADS = 1024  # of one pool, whatever number is requested
 
 
 def supported() -> bool:
@@ -58,24 +57,24 @@ def supported() -> bool:
 
 
 def default_threads() -> int:
-    """Threads of a launch: runtime.num_threads (TESSERA_NUM_THREADS), else the cores this process may use."""
+    """Return a launch's threads: runtime.num_threads (TESSERA_NUM_THREADS), else the process's usable cores."""
     configured = knobs.runtime.num_threads
     return usable_cores() if configured is None else configured
 
 
 @process_singleton
 def pool_code() -> LoadedObject:
-    """The compiled pool; its code stays mapped until the process ends, since workers never leave it."""
+    """Return the compiled pool; its code stays mapped until the process ends, since workers never leave it."""
     return load_functions("pool", FUNCTIONS).pin()
 
 
 def launch_address() -> int:
-    """Address of `int32 launch(pool, fn, args, int32 gx, gy, gz, int64 scratch_bytes)` for native callers."""
+    """Return the address of `int32 launch(pool, fn, args, int32 gx, gy, gz, int64 scratch_bytes)`, for native code."""
     return pool_code()["tessera_pool_launch"]
 
 
 class Pool:
-    """Threads that wait for grids. `handle` is the native pool's address; pools live as long as the process."""
+    """Threads that wait for grids. `handle` is the native pool's address; a pool lives until the process ends."""
 
     def __init__(self, threads: int) -> None:
         """Start a pool of `threads`, the launching thread counted. ValueError if not in 1 … 1024."""
@@ -90,12 +89,12 @@ class Pool:
             raise MemoryError("no memory for the thread pool")
         self.handle: int = handle
         count = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(code["tessera_pool_threads"])
-        self.threads: int = count(handle)  # fewer than asked for where the system starts no more
+        self.threads: int = count(handle)  # fewer than requested if the system starts no more
         types = [ctypes.c_void_p] * 3 + [ctypes.c_int32] * 3 + [ctypes.c_int64]
         self._launch = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(code["tessera_pool_launch"])
 
     def launch(self, fn: int, args: int, grid: tuple[int, int, int], scratch_bytes: int = 0) -> int:
-        """Run the kernel at address `fn` over `grid`; returns its status, 0 for success. MemoryError: no scratch."""
+        """Run the kernel at address `fn` over `grid`; return its status, 0 for success. MemoryError: no scratch."""
         status = self._launch(self.handle, fn, args, *grid, scratch_bytes)
         if status == OUT_OF_MEMORY:
             raise MemoryError(f"no memory for {self.threads} x {scratch_bytes} bytes of scratch")
@@ -107,7 +106,7 @@ _lock = threading.Lock()
 
 
 def get_pool(threads: int | None = None) -> Pool:
-    """The pool of `threads` (default: default_threads()); started at the first use."""
+    """Return the pool of `threads` (default: default_threads()), started at first use."""
     count = default_threads() if threads is None else threads
     interrupt.follow_interrupts(*(pool_code()[name] for name in interrupt.SYMBOLS))
     pool = _pools.get(count)

@@ -7,8 +7,8 @@
     kernel … z the job. Written by the launcher while remaining == 0; a worker reads it only after a successful claim,
                and the job cannot end before the claimed chunk is done, so what it reads is never torn or stale.
 
-A claim is `remaining: r -> r - 1` by compare-and-exchange and gives chunk number nchunks - r: chunks are claimed in
-increasing order. No generation counter is needed: a claim that succeeds is by definition one of the present job.
+A claim is `remaining: r -> r - 1` by compare-and-exchange and yields chunk number nchunks - r: chunks are claimed in
+increasing order. No generation counter is needed: a claim that succeeds is by definition one of the current job.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from tessera.backends.llvm.subset import (
 )
 from tessera.backends.llvm.subset_types import layout
 
-# Looks for work before a thread sleeps; a pause takes 20-50 ns on the x86 cores at hand (tools/fit).
+# Checks for work before a thread sleeps; a pause takes 20-50 ns on the x86 cores at hand (tools/fit).
 SPINS = 1000
 LARGE_PAGE, MADV_HUGEPAGE = 2 << 20, 14
 STACK_BYTES = 16 << 20  # kernels keep tile buffers on the stack; only touched pages cost memory
-CHUNKS_PER_THREAD = 8  # pieces of the grid for each thread: slow ones hold nobody up (tools/fit)
+CHUNKS_PER_THREAD = 8  # pieces of the grid per thread: nobody waits long for slow ones (tools/fit)
 FUTEX = 202 if X86 else 98  # the number of the system call
 FUTEX_WAIT, FUTEX_WAKE = 128, 129  # within this process
 MOMENT = 100_000_000  # ns
@@ -133,7 +133,7 @@ def fill(c: Context, x: i32, y: i32, z: i32, thread: i32, status: Pointer[i32]) 
 
 @native
 def work(p: State, index: i32) -> None:
-    """Run chunks of the present job until none is left. `index` is the thread's number; 0 is the launching thread."""
+    """Run chunks of the current job until none is left. `index` is the thread's number; 0 is the launching thread."""
     c = local(Context)
     begin_looking(c)
     latest = 0
@@ -141,7 +141,7 @@ def work(p: State, index: i32) -> None:
     while (left := atomic_load(address(p.remaining), "acquire")) != 0:
         if compare_exchange(address(p.remaining), left, left - 1, "acq_rel", "acquire"):
             nchunks = p.nchunks
-            # `started` lives on between chunks of one launch; a launch may follow another while this thread is in here.
+            # `started` persists between chunks of one launch; another launch may begin while this thread is in here.
             started = c.started if p.launches == latest else 0
             latest = p.launches
             fill(c, p.x, p.y, p.z, index, address(p.status))
@@ -159,7 +159,7 @@ def work(p: State, index: i32) -> None:
 
 @native
 def worker(record: Worker) -> object:
-    """A worker's life: spin shortly for work, then sleep until `remaining` is no longer 0."""
+    """Run a worker: spin briefly for work, then sleep until `remaining` is no longer 0."""
     signals = array(i64, 16)
     memset(signals, -1, 128)
     pthread_sigmask(0, signals, None)
@@ -181,7 +181,7 @@ def worker(record: Worker) -> object:
 
 @native(exported=True)
 def tessera_pool_create(threads: i32) -> State | None:
-    """A pool of `threads`, the caller of launch counted, fewer if no more can be started; null: there is no memory."""
+    """Make a pool of `threads`, including the launching one, or of as many as start; null if there is no memory."""
     size = POOL_BYTES + WORKER_BYTES * i64(threads)
     memory = aligned_alloc(LINE, size)
     if memory is None:
@@ -215,7 +215,7 @@ def tessera_pool_threads(p: State) -> i32:
 def tessera_pool_launch(
     p: State, kernel: Callable[[object, i64, i64, Context], None], args: object, x: i32, y: i32, z: i32, scratch: i64
 ) -> i32:  # fmt: skip
-    """Run `kernel` over the whole grid; returns what it stored into *status, OUT_OF_MEMORY or TOO_MANY_PROGRAMS."""
+    """Run `kernel` over the whole grid; return what it stored into *status, OUT_OF_MEMORY or TOO_MANY_PROGRAMS."""
     programs = u128(u64(u32(x)) * u64(u32(y))) * u128(u32(z))
     if programs >> 63 != 0:
         return TOO_MANY_PROGRAMS
@@ -225,7 +225,7 @@ def tessera_pool_launch(
     c = local(Context)
     begin_looking(c)
     if not compare_exchange(address(p.lock), 0, 1, "acquire", "monotonic"):
-        # Another thread's launch has the pool: run here, with scratch of our own, rather than wait for it.
+        # Another thread's launch uses the pool: run here, with scratch of our own, rather than wait for it.
         status = array(i32, 1)
         fill(c, x, y, z, 0, status)
         return run_alone(c, kernel, args, n, scratch)
@@ -274,7 +274,7 @@ def grow(p: State, scratch: i64) -> bool:
     free(p.arena)
     stride = scratch + 4095 & -4096
     total = stride * i64(p.threads)
-    # In large pages where it is large: tiles of panels then miss the translation caches less.
+    # Large scratch memory gets large pages: tiles of panels then cause fewer TLB misses.
     page = LARGE_PAGE if total >= LARGE_PAGE else 4096
     size = total + page - 1 & -page
     memory = aligned_alloc(page, size)
@@ -289,7 +289,7 @@ def grow(p: State, scratch: i64) -> bool:
 
 @native
 def publish(p: State) -> None:
-    """Cut the job into chunks and wake who sleeps."""
+    """Cut the job into chunks and wake sleeping workers."""
     parts = u64(p.threads) * CHUNKS_PER_THREAD
     p.chunk = (p.n + parts - 1) // parts
     p.nchunks = i32((p.n + p.chunk - 1) // p.chunk)
@@ -303,7 +303,7 @@ def publish(p: State) -> None:
 
 @native
 def wait(p: State, c: Context) -> None:
-    """Until all chunks are done: spin shortly, then sleep."""
+    """Wait until all chunks are done: spin briefly, then sleep."""
     for _ in range(SPINS + 1):
         if atomic_load(address(p.done), "acquire") == p.nchunks:
             return
@@ -313,6 +313,6 @@ def wait(p: State, c: Context) -> None:
     moment[0] = 0
     moment[1] = MOMENT
     while (done := atomic_load(address(p.done), "seq_cst")) != p.nchunks:
-        # for a moment: a signal to another thread does not end it
+        # with a time limit: a signal to another thread does not end the call
         syscall(FUTEX, address(p.done), FUTEX_WAIT, i64(done), moment)
         stopped(c)

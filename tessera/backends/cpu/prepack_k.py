@@ -4,11 +4,11 @@
       →  for k in 0, n, 1:  A[:, k] = a_k;  B[k, :] = b_k
          for each block of acc:  sum A @ B over all of k in registers
 
-B is packed in panels, in memory that later programs find again (pack_cache.py); a loop with more steps than that
-memory holds is cut into several. A is read in place if the tiles of its steps, side by side, are one matrix that
-nothing writes to; where its type is another one, a few of its rows at a time are converted. Otherwise A is copied as B
-is. Where a store alone uses the accumulator, through element-wise operations only, the store computes, converts and
-writes one block of rows after the other: the accumulator is never in memory as a whole.
+B is packed in panels, in memory that later programs can reuse (pack_cache.py); a loop with more steps than that memory
+holds is cut into several. A is read in place if the tiles of its steps, side by side, are one matrix that nothing
+writes to; if its type is another one, a few of its rows at a time are converted. Otherwise A is copied like B. If a
+single store uses the accumulator, through element-wise operations only, the store computes, converts and writes one
+block of rows after the other: the accumulator is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _prepacked(lo: Lowering, op: ForOp, dots: list[DotOp]) -> None:
 
 
 def _attach(lo: Lowering, store: StoreOp, strips: Strips) -> None:
-    """Let a store finish one accumulator more, or finish it now where its rows are cut in another way."""
+    """Let a store finish one accumulator more, or finish the accumulator now if its rows are divided differently."""
     before: Strips | None = lo.strips.get(store)
     if before is None:
         lo.strips[store] = strips
@@ -116,7 +116,7 @@ def _attach(lo: Lowering, store: StoreOp, strips: Strips) -> None:
 @dataclass(frozen=True, slots=True)
 class Start:
     """The scalars of a loop's body in the first of the steps that are packed: `first` is the address of its index,
-    `cells` those of what the loop carries."""
+    `cells` those of the values that the loop carries."""
 
     loop: ForOp
     counter: control.Counter
@@ -137,7 +137,7 @@ class Start:
             em.stmt(f"store {t} {em.here(f'load {t}, ptr {slots[v.index - 1]}')}, ptr {cell}")
 
     def rewind(self, lo: Lowering) -> None:
-        """Compute the scalars anew."""
+        """Compute the scalars again."""
         em = lo.em
         self.counter.write_index(lo, self.loop, em.here(f"load i64, ptr {self.first}"))
         for v, cell in self.cells.items():
@@ -160,7 +160,7 @@ class _PrepackedDot:
     zero: str  # of an i1: whether there was none before
     start: Start
     placed: InPlace | None = None  # A in place
-    in_place: str = "false"  # an i1: whether A is read in place, where the launch alone tells it
+    in_place: str = "false"  # an i1: whether A is read in place, if only the launch decides it
     left: Ring | None = None
     right: Ring | None = None
     sums: str = ""  # address of B's column sums, those of one slot after the other
@@ -219,8 +219,8 @@ class _PrepackedDot:
         finish_memo_buffers(lo)
 
     def _find_in_place(self, lo: Lowering) -> tuple[InPlace | None, str]:
-        """A where it lies, perhaps of another type, if its steps are one matrix that nothing writes to. The i1 says
-        whether they are, which may depend on the step of the loop."""
+        """Return A in place, perhaps of another type, if its steps are one matrix that nothing writes to. The i1 says
+        whether they are, which may depend on the loop's step."""
         load, op, source = self.op.a.op, self.op, elem_of(self.op.a.type)
         if source == self.plan.t:
             placed = operands.left_in_place(lo, op.a, self.plan)
@@ -241,7 +241,7 @@ class _PrepackedDot:
 
     @property
     def pitch(self) -> int:
-        """Elements from one row of A to the next: a line more than the slots take."""
+        """Return the elements from one row of A to the next: a cache line more than the slots take."""
         return self.slots * self.plan.k + 64 // self.plan.t.storage_bytes
 
     def _panels(self, lo: Lowering, ring: Ring, slot: str) -> Panels:
@@ -254,7 +254,7 @@ class _PrepackedDot:
         return lo.em.op(f"getelementptr i32, ptr {self.sums}, i64 {at}")
 
     def gemm(self, lo: Lowering, c: Buffer, zero: str, count: str) -> Gemm:
-        """The multiplication of the `count` steps that are packed now."""
+        """Return the multiplication of the `count` steps that are packed now."""
         em, plan = lo.em, self.plan
         assert self.right is not None
         a = self._left(lo)
@@ -277,7 +277,7 @@ class _PrepackedDot:
         return rows if self.placed is None else Either(self.in_place, self.placed, rows)
 
     def _rows(self, ptr: str) -> Packed:
-        """Rows of A in the type of the dot, side by side for all steps."""
+        """Return rows of A in the type of the dot, side by side for all steps."""
         t = int32 if self.plan.path.k_pack > 1 else self.plan.t
         return Packed(ptr, t, self.pitch // self.plan.path.k_pack)
 
@@ -297,7 +297,7 @@ class _PrepackedDot:
         gemm_rows(lo, p, row, rows)
 
     def _converted(self, lo: Lowering, copy: Buffer, count: str, row: Coord, rows: int) -> str:
-        """Copy a block of rows of A in the type of the dot; gives the address that row 0 would have."""
+        """Copy a block of rows of A in the type of the dot; return the address that row 0 would have."""
         em, v, t, k, lanes = lo.em, self.op.a, self.plan.t, self.plan.k, lo.facts.lanes
         convert = casting(lo, elem_of(v.type), t)
         back = em.op(f"sub i64 0, {lo.coord_text(row.times(self.pitch))}")
@@ -314,8 +314,8 @@ class _PrepackedDot:
         return ptr
 
     def strips(self, lo: Lowering, c: Buffer) -> Strips:
-        """The multiplication of the last steps, by blocks of rows. Where they are all steps, a buffer for one block is
-        enough."""
+        """Return the multiplication of the last steps, by blocks of rows. If they are all steps, a buffer for one block
+        is enough."""
         em, n = lo.em, c.shape[1]
         zero = em.here(f"load i1, ptr {self.zero}")
         whole = self.gemm(lo, c, zero, em.here(f"load i64, ptr {self.count}"))

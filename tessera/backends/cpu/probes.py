@@ -1,7 +1,7 @@
-"""Finds the features that LLVM uses for a processor of which only the name is known, in the code of small functions.
+"""Finds the features that LLVM uses for a processor known only by name, in the code of small functions.
 
-LLVM has no list of a processor's features to ask for, and an intrinsic that the processor lacks would end the process.
-So each probe is ordinary IR, and the instruction that it becomes tells.
+LLVM cannot be asked for a processor's features, and an intrinsic that the processor lacks would end the process. So
+each probe is ordinary IR, and the instruction that it becomes reveals the feature.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 from tessera.backends.cpu.llvm_text import ATTRIBUTES
 from tessera.backends.llvm.binding import Target, optimise
 
-# Feature → (result, declarations, parameters, body, what its assembly then has).
+# Feature → (result, declarations, parameters, body, pattern that its assembly contains if the feature is used).
 PROBES = {
     "avx2": ("<8 x i32>", "", "<8 x i32> %x", "%y = add <8 x i32> %x, %x", "vpaddd.*ymm"),
     "fma": (
@@ -41,7 +41,7 @@ PROBES = {
 
 @lru_cache(maxsize=16)
 def features_used(machine: Target) -> frozenset[str]:
-    """Those of PROBES that LLVM uses in code for an x86 machine."""
+    """Return those of PROBES that LLVM uses in code for an x86 machine."""
     return frozenset(name for name in PROBES if _uses(machine, name))
 
 

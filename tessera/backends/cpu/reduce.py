@@ -1,11 +1,11 @@
 """Lowers reductions by user-written combine regions, which are evaluated on vectors.
 
 Along the vector's dimension a reduction keeps up to four independent accumulator vectors, joins them as a tree and then
-folds the lanes by shuffles; along another dimension the vectors run over what remains and combine vertically. No
+folds the lanes by shuffles. Along another dimension the vectors cover the remaining ones and combine vertically. No
 identity element is needed: accumulators start with the first elements.
 
-A region that loops, calls a function, divides integers or has an effect takes one element after another: lanes that no
-element stands for would not be harmless there.
+A region that loops, calls a function, divides integers or has an effect takes one element after another, since running
+it on lanes without an element could do harm.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tessera.dtypes import dtype
 from tessera.ir import Block, Effect, Op, elem_of, shape_of
 from tessera.ops import CombineOp, ConstOp, DivOp, IfOp, ReduceOp, RemOp
 
-ACCUMULATORS = 4  # registers that a reduction adds to in turn, which hides the latency of an addition (tools/fit)
+ACCUMULATORS = 4  # registers that a reduction adds to in turn, hiding the latency (tools/fit)
 Group = list[Val]  # one value an input
 
 
 def start(lo: Lowering, op: CombineOp) -> int:
-    """Prepare the operands of a reduction or scan; gives the largest number of lanes that it may combine at once."""
+    """Prepare the operands of a reduction or scan; return the largest number of lanes that it may combine at once."""
     if op.all_effects() & Effect.WRITE:
         flush(lo, op)
     prepare(lo, op.inputs, op)
@@ -109,7 +109,7 @@ class Registers:
 
 
 def shuffled(lo: Lowering, values: Group, lanes: int, order: list[int]) -> Group:
-    """The lanes of each value in another order (-1: any lane)."""
+    """Return the lanes of each value in another order (-1: any lane)."""
     found: Group = []
     for x in values:
         text = lo.em.shuffle(scalar_type(x.type), lo.text(x, lanes), "poison", lanes, order)
@@ -133,7 +133,7 @@ def fold_lanes(lo: Lowering, op: Any, values: Group, lanes: int) -> Group:
 
 
 def fold_rows(lo: Lowering, op: Any, rows: list[Group], lanes: int) -> Group:
-    """`lanes` vectors, each folded as by `fold_lanes`, into one: lane r is the result of row r.
+    """Fold each of `lanes` vectors as `fold_lanes` does, into one: lane r is the result of row r.
 
     A step folds two rows in one vector, the lower halves of both against the upper ones:
 
@@ -254,7 +254,7 @@ class _Row:
         self.more = vectors > used
 
     def folded(self, outer: tuple[Coord, ...]) -> Group:
-        """One vector an input: lanes are not combined with each other yet."""
+        """Return one vector for each input: lanes are not combined with each other yet."""
         lo, op, lanes, length = self.lo, self.op, self.lanes, self.length
         lo.memo = {}
 
@@ -283,7 +283,7 @@ def _accumulate(
     where: tuple[tuple[Coord, ...], int],
     step: int,
 ) -> None:
-    """Combine the rest of a row; where masks are true up to some index, whole iterations below it need not test
+    """Combine the rest of a row; if masks are true up to some index, whole iterations below it need not test
     them."""
     outer, length = where
     lanes = step // len(cells)

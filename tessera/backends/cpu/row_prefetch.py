@@ -1,7 +1,7 @@
-"""Prefetches the row of the next program: kernels that work on one row a program compute while memory is read.
+"""Prefetches the row of the next program: kernels that work on one row per program compute while memory is read.
 
-Such a kernel walks its row several times: the first walk waits for memory, the others compute from the caches. So the
-most expensive walk (of the reductions along one dimension) also prefetches what the next program loads:
+Such a kernel traverses its row several times: the first time it waits for memory, then it computes from the caches. So
+the most expensive traversal (of the reductions along one dimension) also prefetches what the next program loads:
 
     for row in programs:  max(x)  →  sum(exp(x - max)), prefetch x of the next row  →  store out
 
@@ -23,7 +23,7 @@ from tessera.ir.applications import apply
 from tessera.ops import LoadOp, ProgramIdOp, ReduceOp
 
 LINE = 64  # bytes of a cache line
-# Bytes of a row up to which the next one is prefetched into the L1 cache; longer rows go into the L2 cache (tools/fit).
+# Largest row in bytes for which the next one is prefetched into L1; longer rows go into the L2 cache (tools/fit).
 NEAR = 8 << 10
 
 
@@ -66,7 +66,7 @@ def _long_row(lo: Lowering, v: Value) -> bool:
 
 
 def _made_by(v: Value) -> Iterator[Value]:
-    """The values that a tile of pointers is computed from, itself included, which ops make."""
+    """Yield the values that a tile of pointers is computed from, itself included, which ops make."""
     seen: set[Value] = set()
     todo = [v]
     while todo:
@@ -95,7 +95,7 @@ Row = tuple[str, int, int]  # address, bytes of an element, level of the cache t
 
 
 def prefetched_rows(lo: Lowering, op: Op) -> list[Row]:
-    """The rows that the reduction `op` prefetches."""
+    """Return the rows that the reduction `op` prefetches."""
     plan: RowPrefetch | None = lo.row_prefetch
     if plan is None or op is not plan.carrier:
         return []
@@ -123,7 +123,7 @@ def _next_row(lo: Lowering, ptr: Value, cell: str) -> str:
 
 
 def prefetch(lo: Lowering, rows: Sequence[Row], at: Coord, elements: int) -> None:
-    """Emit prefetches of `elements` of each row from `at` on."""
+    """Emit prefetches of `elements` of each row, starting at `at`."""
     em = lo.em
     if rows:
         em.declare("void", "llvm.prefetch.p0", "ptr", "i32", "i32", "i32")

@@ -1,5 +1,5 @@
-"""Lowers scans by user-written combine regions: along the vector's dimension in log2 steps a vector, with a carry from
-vector to vector; along another dimension the vectors run over what remains and combine vertically.
+"""Lowers scans by user-written combine regions: along the vector's dimension in log2 steps per vector, with a carry
+from vector to vector; along another dimension the vectors cover the remaining ones and combine vertically.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _scan_columns(
 
 
 def _counted(lo: Lowering, op: ScanOp, i: int | str, step: int, length: int) -> Coord:
-    """The place of loop index `i` along the axis, from the end for a reverse scan."""
+    """Return the position of loop index `i` along the axis, from the end for a reverse scan."""
     if op.reverse:
         last = length - step
         i = last - i if isinstance(i, int) else lo.em.op(f"sub nsw i64 {last}, {i}")

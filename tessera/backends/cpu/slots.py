@@ -33,7 +33,7 @@ def read_slot(lo: Lowering, v: Value, slot: Slot, block: Block | None) -> None:
 
 
 def write_slots(lo: Lowering, op: Op, values: Sequence[Value], slots: Sequence[Slot]) -> None:
-    """Write all values to their slots; they may be computed from what the slots hold before."""
+    """Write all values to their slots; they may be computed from the old contents of the slots."""
     stores: list[str] = []
     for v, slot in zip(values, slots, strict=True):
         if not isinstance(slot, Buffer):
@@ -89,7 +89,7 @@ def materialise_now(lo: Lowering, v: Value) -> None:
 
 
 def _copy(lo: Lowering, v: Value, op: Op) -> Buffer:
-    """A copy of `v` in a buffer of its own."""
+    """Return a copy of `v` in a buffer of its own."""
     lo.buffers.pop(v, None) if v.op is not None and type(v.op) in lo.evaluators else None
     buffer = lo.allocate(elem_of(v.type), shape_of(v.type))
     each(lo, nest(lo, buffer.shape), lambda at: lo.to_buffer(buffer, at, lo.value(v, at)))
@@ -99,7 +99,7 @@ def _copy(lo: Lowering, v: Value, op: Op) -> Buffer:
 
 
 def _overlaps(lo: Lowering, v: Value, targets: dict[str, tuple[int, ...]]) -> bool:
-    """Whether computing `v` reads one of the targets at other indices than its own, or in a loop of another shape."""
+    """Whether computing `v` reads one of the targets at indices other than its own, or in a loop of another shape."""
     shape = shape_of(v.type)
 
     def visit(x: Value, direct: bool) -> bool:

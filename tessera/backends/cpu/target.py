@@ -17,12 +17,12 @@ class CpuFacts:
     """One instruction set level. `vector_bits` is the width that 32-bit lanes are grouped into.
 
     `dot_rows` x `dot_vectors` is the block of accumulators of the matrix microkernel. `half_convert`: fp16 conversions
-    in hardware; `bf16_convert`: fp32 to bf16 likewise; `edges`: the edges of floats in single instructions (x * 2^n,
-    minNum and maxNum, replaced special cases); `bf16_dot`: dots of bf16 pairs run at twice the rate of fp32 ones;
-    `bytes_dot`: there are dots of four bytes; `tiles`: a matrix unit for bf16 and bytes. `stream_bits`: the width for
-    loops that hardly compute, if not `vector_bits`. `loses_masks`: LLVM 22 drops the mask of half a masked load that is
-    wider than a register if it finds out that this half is false: `and <8 x i1> %all, <1, 1, 1, 1, 0, 0, 0, 0>` loads
-    eight doubles, or all halves, if we split it ourselves.
+    in hardware; `bf16_convert`: the same for fp32 to bf16; `edges`: special cases of floats in single instructions (x *
+    2^n, minNum and maxNum, replacing special values); `bf16_dot`: dots of bf16 pairs run at twice the rate of fp32
+    ones; `bytes_dot`: there are dots of four bytes; `tiles`: a matrix unit for bf16 and bytes. `stream_bits`: the width
+    for loops that hardly compute, if not `vector_bits`. `loses_masks`: LLVM 22 drops the mask of one half of a masked
+    load wider than a register if it proves that half false: `and <8 x i1> %all, <1, 1, 1, 1, 0, 0, 0, 0>` loads eight
+    doubles, or all halves if we split it ourselves.
     """
 
     name: str
@@ -43,12 +43,12 @@ class CpuFacts:
 
     @property
     def stream_lanes(self) -> int:
-        """Lanes of a vector of 32-bit elements that are only loaded, added and stored."""
+        """The lanes of a vector of 32-bit elements that are only loaded, added and stored."""
         return (self.stream_bits or self.vector_bits) // 32
 
     @property
     def lanes(self) -> int:
-        """Lanes of a vector of 32-bit elements."""
+        """The lanes of a vector of 32-bit elements."""
         return self.vector_bits // 32
 
 
@@ -65,7 +65,7 @@ FAST_PAIRS = ("znver4", "znver5", "znver6")  # elsewhere dots of pairs run at ha
 
 @cache
 def permitted() -> bool:
-    """Ask Linux for the tile registers: once a process, for its threads and children too."""
+    """Request the tile registers from Linux: once a process, also for its threads and children."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return False
     syscall = ctypes.CDLL(None).syscall
@@ -80,7 +80,7 @@ NEEDED = {
 
 
 def lacking(isa: str | int) -> str:
-    """The features that this machine lacks to run code for an instruction set level, as text; "" if nothing."""
+    """Return the features that this machine lacks to run code for an instruction set level, as text; "" if none."""
     missing = NEEDED.get(str(isa), set[str]()) - host_features()
     if missing:
         return ", ".join(sorted(missing))
@@ -90,7 +90,7 @@ def lacking(isa: str | int) -> str:
 
 
 def facts_of(features: frozenset[str], cpu: str = "") -> CpuFacts:
-    """The best row that these LLVM features (and the CPU's LLVM name) allow."""
+    """Return the best row that these LLVM features (and the CPU's LLVM name) allow."""
     if NEEDED["avx512"] <= features:
         pairs, bytes_ = "avx512bf16" in features, "avx512vnni" in features
         if NEEDED["amx"] <= features and permitted():
@@ -112,7 +112,7 @@ LEVELS = {
 
 
 def resolve(arch: str | int = "native") -> tuple[Target, CpuFacts]:
-    """LLVM target and facts for the `arch` of a cpu target; the knob cpu.isa overrides "native"."""
+    """Return LLVM target and facts for the `arch` of a cpu target; the knob cpu.isa overrides "native"."""
     isa = str(arch)
     if isa in ("native", ""):
         isa = knobs.cpu.isa or "native"

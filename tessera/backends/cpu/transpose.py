@@ -20,14 +20,14 @@ Convert = Callable[[Val], Val]
 
 
 def gathers(lo: Lowering, v: Value, dim: int, lanes: int) -> int:
-    """The number of loads of single elements that a vector of `v` along `dim` takes."""
+    """Return how many loads of single elements a vector of `v` along `dim` takes."""
     before = lo.gathers
     lo.probe(v, dim, 0, lanes)
     return lo.gathers - before
 
 
 def transposed_dimension(lo: Lowering, v: Value) -> int | None:
-    """The dimension along which `v` is read without gathers; None where the last one is, or where there is none."""
+    """Return the dimension along which `v` is read without gathers; None if it is the last one, or there is none."""
     shape, lanes = shape_of(v.type), lo.facts.lanes
     if len(shape) < 2 or shape[-1] % lanes or not gathers(lo, v, len(shape) - 1, lanes):
         return None
@@ -38,7 +38,7 @@ def transposed_dimension(lo: Lowering, v: Value) -> int | None:
 
 
 def transpose(lo: Lowering, e: str, rows: list[str]) -> list[str]:
-    """The columns of a matrix whose rows are n vectors of n lanes."""
+    """Return the columns of a matrix whose rows are n vectors of n lanes."""
     n = len(rows)
     step = 1
     while step < n:

@@ -8,7 +8,7 @@ keeps the same form as long as it is affine in the lanes:
     pid * 1024 + that                                  → base pid*1024, terms (i,), pattern (0..15)
     addptr(x_ptr, that)                                → base x_ptr + pid*1024, terms (i,), pattern (0..15): one load
 
-so that its vector is only ever formed where something needs it. Sums of offsets are taken not to overflow.
+so that a vector is only formed where something needs it. Sums of offsets are assumed not to overflow.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 
 Pattern = tuple[int, ...]
 Terms = tuple[tuple[str, int], ...]  # (name of an i64, factor)
-ANY_ALIGN = 1 << 20  # the divisibility of zero: more than anything asks for
+ANY_ALIGN = 1 << 20  # the divisibility of zero: more than anything requires
 
 
 def power_in(n: int) -> int:
-    """The largest power of two dividing n (0: a large one)."""
+    """Return the largest power of two dividing n (0: a large one)."""
     return min(n & -n, ANY_ALIGN) if n else ANY_ALIGN
 
 
@@ -64,7 +64,7 @@ ZERO = Coord()
 
 
 def plain(pattern: Pattern) -> Pattern | None:
-    """None when the pattern is all zero."""
+    """Return the pattern, or None if it is all zero."""
     return pattern if any(pattern) else None
 
 
@@ -77,7 +77,7 @@ class Point:
 
 
 def point(coords: tuple[Coord, ...], lanes: int) -> Point:
-    """A point; one lane when no coordinate varies."""
+    """Return a point; one lane if no coordinate varies."""
     if lanes > 1 and all(c.pattern is None for c in coords):
         lanes = 1
     return Point(coords, lanes)
