@@ -40,8 +40,8 @@ CALL = re.compile(
 @contextmanager
 def triton_code() -> Generator[list[str]]:
     """Let Inductor write code for Triton on an H200 for graphs of CPU tensors, while eager computes them; the code."""
-    import torch
     import torch._inductor.config as config
+    import torch.utils._triton as triton
     from torch._inductor.graph import GraphLowering
     from torch._inductor.runtime.hints import DeviceProperties
 
@@ -69,7 +69,7 @@ def triton_code() -> Generator[list[str]]:
             )
         )
         for place, name, function in (
-            (torch.utils._triton, "triton_hash_with_backend", lambda: ""),
+            (triton, "triton_hash_with_backend", lambda: ""),
             (DeviceProperties, "create", lambda place: device),
             (GraphLowering, "_compile_to_module", written),
         ):

@@ -19,6 +19,7 @@ from tessera.graph.passes import cost, optimize
 from tessera.graph.types import TensorType
 from tessera.ir import Module, Value, verify
 from tessera.ir.applications import Session
+from tests.unit.graph_kit import built_for_hopper
 
 ROWS, COLUMNS, GIVEN = 5, 6, 9
 KINDS = (float32, float64, float16, bfloat16, int32, int64)
@@ -80,6 +81,11 @@ def test_special_values_win_as_in_a_scatter(mode: str):
     wanted = interpret(graph(float32, mode, 0.0), given)
     module = optimize(graph(float32, mode, 0.0))
     np.testing.assert_array_equal(compile_graph(module, NumpyHost())(list(given))[0], wanted[0])
+
+
+@pytest.mark.parametrize("elem", [float32, bfloat16], ids=str)
+def test_it_is_built_for_a_gpu(elem: dtype):
+    built_for_hopper(optimize(graph(elem, "max", 1.0, masked=True)))
 
 
 def test_a_set_and_unknown_sizes_stay_scatters():

@@ -11,8 +11,9 @@ import pytest
 from tessera.graph.build import GraphBuilder
 from tessera.graph.executable import machine_of
 from tessera.graph.passes import optimize
+from tessera.graph.plan import Launch
 from tessera.ir import Value
-from tests.unit.graph_kit import HOPPER, check, compiled, fp32, module_of
+from tests.unit.graph_kit import HOPPER, built_for_hopper, check, compiled, fp32, module_of
 
 RNG = np.random.default_rng(0)
 
@@ -88,6 +89,24 @@ def test_reductions_of_different_lengths_have_parts_of_their_own(rows: int, othe
     np.testing.assert_array_equal(count, np.full(8, others))
     np.testing.assert_allclose(mean, y.mean(0), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(squares, ((y - y.mean(0)) ** 2).sum(0), rtol=1e-4)
+
+
+def test_merged_sums_of_columns_keep_a_gpu_busy():
+    """The gradients of the norms of queries' and keys' heads are so small that they are one loop."""
+
+    def build(g: GraphBuilder) -> Any:
+        a, b = g.input("a", fp32(16384, 64)), g.input("b", fp32(4096, 64))
+
+        def body(j: Value) -> list[Value]:
+            sums = [(a, 16384), (b, 4096)]
+            return [g.reduce("sum", [n], lambda r, x=x: g.load(x, r, j)) for x, n in sums]
+
+        return g.loops([64], body)
+
+    assert len(built_for_hopper(module_of(build)).compiled) == 2
+    exe = compiled(module_of(build), machine_of(HOPPER))
+    programs = [step.code.programs for step in exe.plan.steps if isinstance(step, Launch)]
+    assert programs[0] == 512  # 256 parts of 32 columns
 
 
 def test_splitting_can_be_left_out(monkeypatch: pytest.MonkeyPatch):
