@@ -59,7 +59,8 @@ def _zero(low: Lowering, fake: Any, _: list[Expr]) -> Scalar:
 @rule("arange.start_step")
 def arange(low: Lowering, start: Any, end: Any, step: Any = 1, **_: Any) -> Tensor:
     elem = low.elem
-    if all(isinstance(n, (int, Expr)) for n in (start, step)) and not elem.is_floating():
+    if not elem.is_floating():  # as eager, which cuts off the fractions of both before it counts
+        start, step = (n if isinstance(n, (int, Expr)) else int(n) for n in (start, step))
         return low.map(lambda i: low.position(i[0] * step + start).to(elem))
     if any(isinstance(n, Expr) for n in (start, step)):
         raise NotLowered("a symbolic range of floats")
