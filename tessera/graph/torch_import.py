@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 from tessera.dtypes import int64
 from tessera.graph import (
     torch_lower_attention,
+    torch_lower_bessel,
     torch_lower_create,
     torch_lower_index,
     torch_lower_matmul,
@@ -50,9 +51,9 @@ from tessera.graph.types import Name, Place
 from tessera.ir import Module, Value
 
 _TABLES = (  # imported for the rules that they register
-    torch_lower_attention, torch_lower_create, torch_lower_index, torch_lower_matmul, torch_lower_pointwise,
-    torch_lower_pool, torch_lower_random, torch_lower_reduce, torch_lower_search, torch_lower_sort,
-    torch_lower_special, torch_lower_view,
+    torch_lower_attention, torch_lower_bessel, torch_lower_create, torch_lower_index, torch_lower_matmul,
+    torch_lower_pointwise, torch_lower_pool, torch_lower_random, torch_lower_reduce, torch_lower_search,
+    torch_lower_sort, torch_lower_special, torch_lower_view,
 )  # fmt: skip
 NO_KERNEL = "no kernel of ours"
 

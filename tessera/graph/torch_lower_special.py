@@ -37,7 +37,7 @@ for _name, _function in FUNCTIONS.items():
 BERNOULLI = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)  # B(2k) / 2k
 
 
-def _digamma(x: Scalar) -> Scalar:
+def digamma(x: Scalar) -> Scalar:
     """By psi(x) = psi(x + 1) - 1/x up to 10, from where on the asymptotic series is exact; by psi(1 - x) below 0."""
     wide = x.to(float64)
     negative = wide < 0
@@ -59,7 +59,7 @@ def _digamma(x: Scalar) -> Scalar:
     return where(wide.eq(0), pole, found).to(x.type)
 
 
-rule("digamma")(partial(apply, Pointwise(TO_FLOAT, _digamma)))
+rule("digamma")(partial(apply, Pointwise(TO_FLOAT, digamma)))
 
 
 def _next(a: Scalar, b: Scalar) -> Scalar:

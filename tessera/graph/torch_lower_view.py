@@ -11,7 +11,7 @@ from tessera.graph.index import Expr, IndexMap, Ranges, dim, expr, is_nonnegativ
 from tessera.graph.scalars import where
 from tessera.graph.torch_lower import Lowering, Tensor, dims_of, rule, whole
 from tessera.graph.torch_types import NotLowered, Size, sizes_of
-from tessera.graph.types import row_major
+from tessera.graph.types import product, row_major
 
 
 def view(x: Tensor, results: Sequence[Expr | int], shape: Sequence[Size]) -> Tensor:
@@ -212,18 +212,75 @@ def _group(old: Sequence[Size], new: Sequence[Size], first: int) -> list[Expr]:
 def as_strided(
     low: Lowering, x: Tensor, shape: Sequence[Any], strides: Sequence[Any], offset: Any = 0
 ) -> Tensor:
-    """Elements by their place in memory: known where x is a value of its own and dense."""
-    dense = x.value.type.all_strides == row_major(x.value.type.shape)
-    if x.value.op is None or not (dense and x.map.is_identity):
-        raise NotLowered("strides over a view or an argument")
-    place = expr(offset or 0)
+    """Elements by their place in memory: known where x is a dense value and they are among its own."""
+    steps = steps_of(x)
+    place = begin = first_place(low, x, offset)
     for k, step in enumerate(strides):
         place = place + dim(k) * step
     flat = whole(x.value)
+    if x.value.op is None:  # beside the elements of an argument there are others
+        last = begin + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+        first, end = expr(begin).value, expr(product(flat.shape) - 1 - last).value
+        if first is None or end is None or first < 0 or end < 0:
+            raise NotLowered("strides over more than an argument's own elements")
     results = [expr(0)] * flat.rank
-    for k, step in enumerate(row_major(flat.shape)):
-        results[k] = place // step if k == 0 else place // step % flat.shape[k]
+    for k, step in steps:
+        results[k] = place // step if (k, step) == steps[0] else place // step % flat.shape[k]
     return view(flat, results, sizes_of(low.out.shape))
+
+
+def steps_of(x: Tensor) -> list[tuple[int, Any]]:
+    """The dimensions of a value that is dense in memory with their strides, the largest first."""
+    t = x.value.type
+    whole_one = x.map.is_identity and all(isinstance(s, int) for s in t.all_strides)
+    order = list(range(t.rank))
+    if whole_one:
+        order.sort(key=lambda k: (-t.all_strides[k], k))
+    dense = [t.all_strides[k] for k in order] == list(row_major([t.shape[k] for k in order]))
+    if not (x.map.is_identity and dense):
+        raise NotLowered("strides over a view, or over a tensor that is not dense")
+    return [(k, t.all_strides[k]) for k in order]
+
+
+def first_place(low: Lowering, x: Tensor, offset: Any) -> Any:
+    """Where strided elements of a value begin, counted from its own first one."""
+    if offset is None:
+        return expr(0)
+    if x.value.op is not None:
+        return expr(offset)
+    return expr(offset) - low.node.args[0].meta["val"].storage_offset()
+
+
+@rule("as_strided_scatter")
+def as_strided_scatter(
+    low: Lowering,
+    x: Tensor,
+    source: Tensor,
+    shape: Sequence[Any],
+    strides: Sequence[Any],
+    offset: Any = None,
+) -> Tensor:
+    """x with other elements at the places of strided ones, none of which is there twice."""
+    steps, begin = steps_of(x), first_place(low, x, offset)
+    sizes = [(k, n, step) for k, (n, step) in enumerate(zip(shape, strides, strict=True)) if n != 1]
+    if not all(isinstance(n, int) and isinstance(step, int) for _, n, step in sizes):
+        raise NotLowered("symbolic strides")
+    sizes.sort(key=lambda s: -s[2])
+    rest = [sum((n - 1) * step for _, n, step in sizes[k:]) for k in range(1, len(sizes) + 1)]
+    if any(step <= far for (_, _, step), far in zip(sizes, rest, strict=True)):
+        raise NotLowered("strided elements that overlap")
+
+    def body(i: list[Expr]) -> Any:
+        place = sum((i[k] * step for k, step in steps), expr(0)) - begin
+        at: list[Any] = [expr(0)] * len(shape)
+        inside = low.position(place) >= 0
+        for k, n, step in sizes:
+            at[k], place = place // step, place % step
+            inside = inside & (low.position(at[k]) < n)
+        inside = inside & low.position(place).eq(0)
+        return where(inside, low.load(source, at, inside), low.load(x, i))
+
+    return low.map(body)
 
 
 @rule("as_strided_copy")

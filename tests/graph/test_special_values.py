@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.graph.torch_kit import compare  # noqa: E402
+from tests.graph.torch_kit import compare, externs  # noqa: E402
 
 INF, NAN = float("inf"), float("nan")
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -145,3 +145,25 @@ def test_memory_under_another_type():
         return [*same, *others, torch.view_copy(y, torch.int32), flags.view(torch.uint8).sum()]
 
     compare(viewed, torch.randn(6, 8), torch.randn(9) > 0, torch.arange(8, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_special_functions_are_right_from_near_zero_to_far_away(dtype: Any):
+    """On both sides of the places where one series takes over from another, and at poles."""
+    small = torch.logspace(-6, 2.8, 40, dtype=torch.float64)
+    edges = [0.0, 0.4999, 0.5, 1.9999, 2.0, 29.999, 30.0, 49.999, 50.0, 720.0, INF, NAN, -2.5, -INF]
+    x = torch.cat([small, -small, torch.tensor(edges, dtype=torch.float64)]).to(dtype)
+    known = x[x > -10]  # further down poles are near
+
+    def bessel(x: Any) -> list[Any]:
+        s = torch.special
+        scaled = [s.scaled_modified_bessel_k0(x), s.scaled_modified_bessel_k1(x)]
+        plain = [s.modified_bessel_k0(x), s.modified_bessel_k1(x), s.spherical_bessel_j0(x)]
+        return [s.i0e(x), s.i1e(x), *scaled, *plain]
+
+    def derivatives(x: Any) -> list[Any]:
+        return [torch.polygamma(n, x) for n in (0, 1, 2, 5)]
+
+    for function, given in ((bessel, x), (derivatives, known)):
+        assert not externs(compare(function, given))
+    assert externs(compare(lambda x: torch.polygamma(11, x), x[:3])) == {"aten.polygamma.default"}

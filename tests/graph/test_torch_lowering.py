@@ -12,7 +12,7 @@ pytest.importorskip("torch._dynamo")
 
 import torch.nn.functional as F  # noqa: E402
 
-from tests.graph.torch_kit import compare, externs  # noqa: E402
+from tests.graph.torch_kit import compare, externs, recording  # noqa: E402
 
 
 def special(x: Any) -> Any:
@@ -90,8 +90,21 @@ def reductions_by_index(x: Any, rows: Any) -> Any:
     )  # fmt: skip
 
 
+def strided(x: Any, rows: Any) -> Any:
+    return (
+        torch.as_strided_copy(x, (3, 2), (6, 1), 1), torch.as_strided(x, (2, 2), (1, 3)) + 1,
+        torch.as_strided_scatter(x, rows, (2, 3), (7, 2), 1), torch.as_strided_scatter(x.exp(), rows, (2, 3), (1, 6)),
+    )  # fmt: skip
+
+
 torch.manual_seed(0)
 CASES = {
+    "strides in memory": (strided, (torch.randn(4, 5), torch.randn(2, 3)), True),
+    "strides in memory of another order": (
+        strided,
+        (torch.randn(5, 4).mT, torch.randn(2, 3)),
+        False,
+    ),
     "norms": (norms, (torch.randn(4, 5),), True),
     "places in a whole tensor": (places_of_all, (torch.randn(4, 5), torch.randn(2, 3)), True),
     "reductions by an index": (reductions_by_index, (torch.randn(4, 5), torch.randn(3, 5)), False),
@@ -153,3 +166,30 @@ def test_searches_of_whole_numbers(dtype: Any):
 def test_windows_of_least_numbers_begin_inside():
     x = torch.full((1, 1, 4, 4), float("-inf"))
     compare(lambda x: F.max_pool2d(x, 3, padding=1, stride=2, return_indices=True), x)
+
+
+def test_strides_over_more_than_the_elements_of_an_argument():
+    """What lies beside them is read by eager; an argument may begin anywhere in memory."""
+    x = torch.randn(6, 5)[2:]
+    for begin, own in ((0, False), (12, True)):
+
+        def taken(x: Any, begin: int = begin) -> Any:
+            return torch.as_strided_copy(x, (3, 2), (5, 1), begin)
+
+        with recording() as graphs:
+            found = torch.compile(taken, backend="tessera", dynamic=False)(x)
+        assert torch.equal(found, taken(x))
+        assert externs(graphs) == (set() if own else {"aten.as_strided_copy.default"})
+    graphs = compare(lambda x: torch.as_strided_scatter(x, x[:2, :2], (2, 2), (1, 1)), x)
+    assert externs(graphs) == {"aten.as_strided_scatter.default"}
+
+
+def test_a_range_of_whole_numbers_between_fractions():
+    """Eager cuts off the fraction of the first number and of the step."""
+
+    def ranges() -> Any:
+        whole = (torch.int64, torch.int32, torch.uint8)
+        falling = torch.arange(2.1, -2.9, -1.0, dtype=torch.int64)
+        return [falling, *(torch.arange(0.9, 9.9, 2.5, dtype=t) for t in whole)]
+
+    compare(ranges)

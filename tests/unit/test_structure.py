@@ -80,7 +80,7 @@ MOST_LINES = {
     "compat": 1500,
     "tools": 2720,  # with the command `widths`
     "testing": 400,
-    "graph": 18700,
+    "graph": 18950,
     "torch": 100,
 }
 SLACK = 300
