@@ -12,7 +12,7 @@ import pytest
 from tessera.backends.compiler import GPUTarget
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64, int32
 from tessera.graph.build import GraphBuilder
-from tessera.graph.emit.matmul import variants
+from tessera.graph.emit.matmul import _side, variants
 from tessera.graph.executable import machine_of
 from tessera.graph.index import IndexMap, dim, parse_map, sym
 from tessera.graph.interp import interpret
@@ -317,3 +317,11 @@ def test_what_stands_around_a_product_is_apart_where_that_is_switched_off(
         (found,) = exe([np.copy(x) for x in given])
         np.testing.assert_allclose(found, np.tanh(2 * given[0] @ given[1]), rtol=1e-4, atol=1e-5)
         assert len(exe.plan.steps) == launches
+
+
+@pytest.mark.parametrize(
+    ("rows", "block"), [(394, 208), (512, 256), (384, 192), (100, 100), (257, 144)]
+)
+def test_blocks_on_cpus_go_least_beyond_the_end(rows: int, block: int) -> None:
+    assert _side(rows, 256) == block
+    assert -rows % block <= -rows % 128 or rows <= 256

@@ -130,13 +130,13 @@ def variants(op: MatmulOp, machine: Machine) -> list[Blocks]:
 
 
 def _side(n: Size, most: int) -> int:
-    """Rows or columns of a block: a divisor of them all, if there is one that is not much smaller than `most`."""
+    """Rows or columns of a block: of those not much smaller than `most` the one that goes least beyond the end, since a
+    block computes what lies there, too."""
     if not isinstance(n, int):
         return most // 2
     if n <= most:
         return max(1, n)
-    fit = [s for s in range(most, most // 2, -16) if n % s == 0]
-    return fit[0] if fit else most // 2
+    return min(range(most, most // 2, -16), key=lambda side: -n % side)
 
 
 def _depth(k: Size) -> int:
