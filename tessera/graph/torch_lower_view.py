@@ -156,9 +156,15 @@ def split(low: Lowering, x: Tensor, *args: Any) -> list[Tensor]:
     return parts
 
 
-@rule("view", "_unsafe_view", "reshape", "_reshape_alias", "view_copy.default")
+@rule("view", "_unsafe_view", "reshape", "_reshape_alias")
 def reshape(low: Lowering, x: Tensor, *_: Any) -> Tensor:
     return view(x, reshaped(x.shape, low.shape), low.shape)
+
+
+@rule("view_copy.default")
+def view_copy(low: Lowering, x: Tensor, *_: Any) -> Tensor:
+    taken = reshape(low, x)
+    return low.map(lambda i: low.load(taken, i))
 
 
 def reshaped(old: Sequence[Size], new: Sequence[Size]) -> list[Expr]:

@@ -193,3 +193,10 @@ def test_a_range_of_whole_numbers_between_fractions():
         return [falling, *(torch.arange(0.9, 9.9, 2.5, dtype=t) for t in whole)]
 
     compare(ranges)
+
+
+def test_a_copied_view_is_no_part_of_its_argument():
+    x = torch.randn(2, 3)
+    found = torch.compile(lambda x: torch.view_copy(x, (6,)), backend="tessera")(x)
+    found += 1
+    assert torch.equal(found, x.reshape(6) + 1)
