@@ -18,7 +18,7 @@ This has exact and general consequences:
 
 * A coordinate tuple is packed in one int, the last dim in the lowest bits.  As sizes are powers of two this is the
   row-major flat index, so `reshape` keeps the packed bases and only replaces the shape; `trans` permutes bits.
-* A basis that is zero, or that the others span, means that the element is held more than once (`free_bits`).
+* A basis that is zero, or that the others span, means that the element is held more than once (`free_masks`).
 * Address of an element in shared memory = inverse(shared) after distributed: one matrix product (shared.py).
 * A conversion needs a map M with src after M = dst: solve a linear system (`invert_and_compose`), then check which
 bits M mixes: registers only, lanes too, or warps as well (convert.py).

@@ -111,7 +111,7 @@ def offset_map(dist: LinearLayout, shared: LinearLayout) -> OffsetMap:
 
 @dataclass(frozen=True, slots=True)
 class VectorGroup:
-    """Registers at offset, offset+1, ... of the thread's base (combine `offset` by `split_constant`)."""
+    """Registers of the elements from b ^ `offset` on, one after the other, where b is the thread's base."""
 
     registers: tuple[int, ...]
     offset: int

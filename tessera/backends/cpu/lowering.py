@@ -179,13 +179,13 @@ class Lowering(Coordinates):
         self.streaming = False  # stores of whole vectors bypass the caches
         self.loaded: list[Value] = []  # the pointers of all loads, in an element-wise kernel
         self.elementwise = False  # a kernel that only loads, computes and stores
-        self.straight = False  # likewise, and reduces
+        self.straight = False  # a kernel that only loads, computes, reduces and stores
         # Which rows of the next program to prefetch, and where (row_prefetch.py).
         self.row_prefetch: Any = None
         self.gathers = 0  # emitted so far
         self.kernel = False  # not a function that it calls
         self.clears = (
-            ""  # whether this thread has run programs of the launch before (panel_cache.py)
+            ""  # whether this thread has run programs of the launch before (pack_cache.py)
         )
         self.tiles = False  # the function uses the matrix unit's registers
 

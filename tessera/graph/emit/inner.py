@@ -269,7 +269,7 @@ class InnerNest(Nest):
     def _sort_step(
         self, op: SortOp, at: Sequence[Expr], p: Pass, owner: Scope, target: Block
     ) -> list[Value]:
-        """The whole row in order: of a power of two integers, such as `expand_sort` makes of longer rows."""
+        """The whole row in order: of a power of two integers, such as `expand_sorts` makes of longer rows."""
         keys, n = yielded(op.body), p.index.block
         whole = not p.loop and p.index.exact and n > 1 and not n & (n - 1)
         if not whole or op.descending or [elem_of(v.type) for v in keys] != [int64]:
