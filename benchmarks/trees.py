@@ -151,9 +151,9 @@ class Kind:
         with tree.active():
             times = [min(self.timed(call, 1) for _ in range(2)) for call in subject.calls]
         most = WORTH_A_ROUND * min(times)
-        return [
-            (who, call, ms) for call, ms in zip(subject.calls, times, strict=True) if ms <= most
-        ]
+        kept = [pair for pair in zip(subject.calls, times, strict=True) if pair[1] <= most]
+        subject.calls = [call for call, _ in kept]  # of the rounds that follow, too
+        return [(who, call, ms) for call, ms in kept]
 
     def ratio(self, found: list[Times]) -> float:
         """That of the typical times of all rounds."""
