@@ -206,7 +206,9 @@ class dtype(metaclass=_ByName):
 
     def __eq__(self, other: object) -> bool:
         # A constexpr that holds a dtype compares as the dtype.
-        return self is getattr(other, "value", other)
+        return self is other or (
+            not isinstance(other, dtype) and self is getattr(other, "value", other)
+        )
 
     def __hash__(self) -> int:
         return hash(self.name)

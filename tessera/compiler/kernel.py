@@ -6,6 +6,7 @@ import importlib
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Self, cast
 
@@ -80,6 +81,12 @@ def flatten_arguments(kinds: Iterable[Any], values: Iterable[Any]) -> list[Any]:
         else:
             found.append(x)
     return found
+
+
+@lru_cache(maxsize=64)
+def _metadata_type(*fields: str) -> Any:
+    """Make the named tuple type of metadata with these fields, which takes as long as to print a small kernel's IR."""
+    return namedtuple("KernelMetadata", fields)  # noqa: PYI024  # pyright: ignore[reportUntypedNamedTuple]
 
 
 class CompiledKernel:
@@ -161,8 +168,7 @@ class CompiledKernel:
         backend: Backend,
     ):
         fields = {**NO_SCRATCH, "remarks": (), **metadata, "hash": key}
-        make: Any = namedtuple("KernelMetadata", sorted(fields))  # noqa: PYI024  # pyright: ignore[reportUntypedNamedTuple]
-        self.metadata: Any = make(**fields)
+        self.metadata: Any = _metadata_type(*sorted(fields))(**fields)
         self.asm = AsmDict(stages, backend)
         self.src = src
         self.name: str = self.metadata.name

@@ -384,8 +384,13 @@ class Block:
             op = before
 
     def walk(self) -> Iterator[Op]:
-        for op in self:
-            yield from op.walk()
+        op = self.first
+        while op is not None:  # without a generator for each op: most contain none
+            following = op.next
+            yield op
+            for block in op.regions:
+                yield from block.walk()
+            op = following
 
     @property
     def terminator(self) -> Op:

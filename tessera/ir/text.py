@@ -64,6 +64,7 @@ class _Printer:
         self.layouts = None if names is None else names.layouts
         names = names or Names()
         self.names, self.taken = names.values, names.taken
+        self.types: dict[Any, str] = {}  # the texts of types
         self.lines: list[str] = []
         self.first: dict[Op, int] = {}  # the line of an op, from 1 on
         self.locations = locations
@@ -89,10 +90,13 @@ class _Printer:
         return found
 
     def typed(self, v: Value) -> str:
-        text = v.type.short
-        if self.layouts is not None:
-            known = self.layouts
-            text = _LAYOUT.sub(lambda m: known.setdefault(m[0], f"#{len(known)}"), text)
+        text = self.types.get(v.type)
+        if text is None:
+            text = v.type.short
+            if self.layouts is not None:
+                known = self.layouts
+                text = _LAYOUT.sub(lambda m: known.setdefault(m[0], f"#{len(known)}"), text)
+            self.types[v.type] = text
         return f"{self.name(v)}: {text}"
 
     def operands(self, op: Op) -> str:
@@ -133,6 +137,8 @@ class _Printer:
 
 def _changed_attrs(op: Op) -> Attributes:
     """Return attributes that differ from their default; the parser adds the others."""
+    if not op.attrs:
+        return {}
     defaults = {f.name: f.default for f in op.attr_fields}
     return {k: v for k, v in op.attrs.items() if not _same(v, defaults.get(k, ...))}
 

@@ -13,6 +13,7 @@ from tessera.ir import (
     Value,
     attr,
     elem_of,
+    layout_of,
     operand,
     require,
     shape_of,
@@ -34,10 +35,12 @@ class Elementwise(Op):
     """Base of ops that work on each element separately; all operands and results have the same shape and layout."""
 
     def verify(self) -> None:
-        shapes = {shape_of(v.type) for v in (*self.operands, *self.results)}
-        require(len(shapes) == 1, self, lambda: f"operands and results differ in shape: {shapes}")
-        layouts = {getattr(v.type, "layout", None) for v in (*self.operands, *self.results)}
-        require(len(layouts) == 1, self, "operands and results differ in layout")
+        first, *others = (v.type for v in (*self.operands, *self.results))
+        shape, layout = shape_of(first), layout_of(first)
+        for t in others:
+            same = shape_of(t) == shape
+            require(same, self, lambda t=t: f"operands and results differ in shape: {shape}, {shape_of(t)}")
+            require(layout_of(t) == layout, self, "operands and results differ in layout")
 
 
 class ConstOp(Op, opcode="const"):

@@ -70,6 +70,8 @@ class Emitter:
         self.pinned = False
         self.flags = ""  # fast-math flags of sums, differences and products
         self.loc: Loc | None = None  # of what is being lowered
+        # By the id of a location, which is kept here so that no other one gets the same.
+        self.places: dict[int, tuple[Loc, str]] = {}
 
     def at(self, loc: Loc | None) -> Loc | None:
         """Set the location of what follows, if it is known; return the location before, to be restored."""
@@ -80,11 +82,18 @@ class Emitter:
 
     def _write(self, scope: Scope, line: str) -> None:
         if scope.loc is not self.loc and self.loc is not None:
-            place = f"; {self.loc.line_chain()}"
+            place = self._place_of(self.loc)
             if scope.loc is None or place != scope.place:
                 scope.lines.append(place)
             scope.loc, scope.place = self.loc, place
         scope.lines.append(line)
+
+    def _place_of(self, loc: Loc) -> str:
+        """Return the comment that says where `loc` is."""
+        known = self.places.get(id(loc))
+        if known is None:
+            known = self.places[id(loc)] = loc, f"; {loc.line_chain()}"
+        return known[1]
 
     def _closed(self) -> list[str]:
         """Close the innermost scope and return its lines. The code after it in the outer scope names its line again."""
@@ -99,8 +108,7 @@ class Emitter:
 
     def depth_of(self, text: str) -> int:
         """Return the index of the scope in which all names in `text` are defined."""
-        depth = self.depth
-        return max((depth[n] for n in _NAMES.findall(text)), default=0)
+        return max(map(self.depth.__getitem__, _NAMES.findall(text)), default=0)
 
     def op(self, text: str) -> Text:
         """Emit a pure instruction; return its name, or that of an equal one in an open scope."""
@@ -375,9 +383,5 @@ class Emitter:
 def argument_type(text: str) -> str:
     """`ptr align 4 %p` → ptr; `<4 x float> splat (float 1.0)` → <4 x float>; `i1 false` → i1."""
     if text.startswith("<"):
-        depth = 0
-        for i, c in enumerate(text):
-            depth += (c == "<") - (c == ">")
-            if depth == 0:
-                return text[: i + 1]
+        return text[: text.index(">") + 1]
     return text.split(" ", 1)[0]
