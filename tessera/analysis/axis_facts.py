@@ -47,7 +47,7 @@ class AxisFacts:
 
 
 def gcds(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    return tuple(gcd(x, y) for x, y in zip(a, b, strict=True))
+    return tuple(map(gcd, a, b))
 
 
 def dims_of(t: Type) -> tuple[int, ...]:

@@ -244,7 +244,7 @@ def compile_stages(
 def _run_stages(
     src: Any, backend: Backend, options: Options, key: str, shared_limit: int | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    metadata: dict[str, Any] = {**asdict(options), "name": src.name, "shared": 0}
+    metadata: dict[str, Any] = {**vars(options), "name": src.name, "shared": 0}
     del metadata["target"]  # restored, as an object, by the maker of the CompiledKernel
     timings: list[tuple[str, float]] = []
     start = time.perf_counter()

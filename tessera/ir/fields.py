@@ -70,8 +70,8 @@ def accessor(f: Field, simple: bool) -> property:
         return tuple(op.operands[op.segment(position)])
 
     def single_or_none(op: Any) -> Any:
-        span = op.segment(position)
-        return op.operands[span.start] if span.stop > span.start else None
+        lengths = op.segments
+        return op.operands[sum(lengths[:position])] if lengths[position] else None
 
     if f.kind == "attr":
         return property(attribute, set_attribute)

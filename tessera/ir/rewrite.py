@@ -96,18 +96,18 @@ class Rewriter:
         """Rewrite until no rule matches; return whether anything changed. Unused pure ops are removed on the way."""
         for op in reversed(list(module.walk())):
             self.push(op)
-        changed = False
-        while self.work:
+        changed, allowed = False, self._is_allowed()
+        while self.work and allowed:
             op = self.work.pop()
             self.queued.discard(op)
-            if not lies_in(op.parent, module.body):
-                continue
-            changed |= self._visit(op)
+            if lies_in(op.parent, module.body) and self._visit(op):
+                changed, allowed = True, self._is_allowed()
         return changed
 
+    def _is_allowed(self) -> bool:
+        return not self.optimization or may_apply(self.optimization)
+
     def _visit(self, op: Op) -> bool:
-        if self.optimization and not may_apply(self.optimization):
-            return False
         if is_dead(op):
             self._erase(op)
             return True
@@ -154,8 +154,14 @@ def lies_in(block: Block | None, outer: Block) -> bool:
     return block is outer
 
 
+_OBSERVED = Effect.WRITE | Effect.SYNC
+
+
 def is_dead(op: Op) -> bool:
     """Whether an op has no used result and no effect but reading."""
-    if op.terminator or op.parent_op() is None or any(r.uses for r in op.results):
+    if op.terminator or op.parent_op() is None:
         return False
-    return not op.all_effects() & (Effect.WRITE | Effect.SYNC)
+    for r in op.results:
+        if r.uses:
+            return False
+    return not op.all_effects() & _OBSERVED

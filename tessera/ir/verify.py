@@ -87,8 +87,9 @@ def _verify_operands(op: Op, order: _Order) -> None:
 
 def _verify_results(op: Op) -> None:
     for r in op.results:
-        ok = all(i < len(user.operands) and user.operands[i] is r for user, i in r.uses)
-        require(ok, op, "use list of a result is broken")
+        for user, i in r.uses:
+            if i >= len(user.operands) or user.operands[i] is not r:
+                require(False, op, "use list of a result is broken")
     if type(op).infer is Op.infer:
         return  # no rule: the builder of the op gave the types
     actual, inferred = [r.type for r in op.results], list(op.infer())

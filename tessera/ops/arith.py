@@ -39,7 +39,11 @@ class Elementwise(Op):
         shape, layout = shape_of(first), layout_of(first)
         for t in others:
             same = shape_of(t) == shape
-            require(same, self, lambda t=t: f"operands and results differ in shape: {shape}, {shape_of(t)}")
+            require(
+                same,
+                self,
+                lambda t=t: f"operands and results differ in shape: {shape}, {shape_of(t)}",
+            )
             require(layout_of(t) == layout, self, "operands and results differ in layout")
 
 

@@ -78,7 +78,9 @@ def run_tool(command: Sequence[str], seconds: float | None = None) -> Ended:
     """Run a command to its end; its status is NOT_STARTED if it is no program. subprocess.TimeoutExpired after
     `seconds`. No process of the command is left then, nor after any other exception, nor if this process is killed."""
     try:
-        with contextlib.suppress(IndexError, PermissionError):  # its group was ended, or is of another session
+        with contextlib.suppress(
+            IndexError, PermissionError
+        ):  # its group was ended, or is of another session
             return _run(command, seconds, _idle.pop())
         return _run(command, seconds, _Supervisor())
     except OSError as error:

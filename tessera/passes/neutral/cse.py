@@ -16,7 +16,7 @@ def _comparable(value: object) -> Any:
 
 
 def _key(op: Op) -> Key:
-    attrs = tuple([(name, _comparable(op.attrs[name])) for name in sorted(op.attrs)])
+    attrs = tuple([(name, _comparable(x)) for name, x in sorted(op.attrs.items())])
     return (type(op), tuple(op.operands), op.segments, attrs, tuple([r.type for r in op.results]))
 
 
