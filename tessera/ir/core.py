@@ -149,14 +149,7 @@ class Op:
         self.parent: Block | None = None
         self.placed = self.changed = clock.now  # when made or moved; when changed otherwise
         self.loc = loc
-        self.operands: list[Value] = []
-        self.segments: tuple[int, ...] | None = None
-        if self._simple:
-            self.operands.extend(args)  # type: ignore[arg-type]
-        else:
-            self._set_segments(args)
-        for i, v in enumerate(self.operands):
-            v.uses[self, i] = None
+        self._take_operands(args)
         self.attrs: Attributes = attrs
         for f in self.attr_fields:
             if f.name not in attrs:
@@ -172,6 +165,16 @@ class Op:
         self.results: list[Value] = [
             Value(t, self, i, names[i] if i < len(names) else "") for i, t in enumerate(types)
         ]
+
+    def _take_operands(self, args: Sequence[Value | Sequence[Value] | None]) -> None:
+        self.operands: list[Value] = []
+        self.segments: tuple[int, ...] | None = None
+        if self._simple:
+            self.operands.extend(args)  # type: ignore[arg-type]
+        else:
+            self._set_segments(args)
+        for i, v in enumerate(self.operands):
+            v.uses[self, i] = None
 
     def _set_segments(self, args: Sequence[Value | Sequence[Value] | None]) -> None:
         lengths: list[int] = []
@@ -216,13 +219,7 @@ class Op:
         """Replace all operands, given by field as in the constructor."""
         self.drop_operands()
         self.changed = clock.now
-        self.operands = []
-        if self._simple:
-            self.operands.extend(args)  # type: ignore[arg-type]
-        else:
-            self._set_segments(args)
-        for i, v in enumerate(self.operands):
-            v.uses[self, i] = None
+        self._take_operands(args)
 
     def drop_operands(self) -> None:
         for i, v in enumerate(self.operands):
@@ -384,13 +381,10 @@ class Block:
             op = before
 
     def walk(self) -> Iterator[Op]:
-        op = self.first
-        while op is not None:  # without a generator for each op: most contain none
-            following = op.next
+        for op in self:
             yield op
-            for block in op.regions:
+            for block in op.regions:  # of most ops none, which need no generator
                 yield from block.walk()
-            op = following
 
     @property
     def terminator(self) -> Op:

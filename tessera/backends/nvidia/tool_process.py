@@ -2,9 +2,10 @@
 
 The tool runs in a process group that is killed when time is over or an exception passes. If this process is killed
 itself, nobody is left to do that: a *supervisor*, another process of the group, waits for the end of a pipe that only
-this process holds open, and kills the group then. It takes a millisecond to start, a thirtieth of a small kernel's compilation, so it
-stays for the tools to come: a process has as many as it has run tools at once. (Linux could send a signal at
-the parent's death, but of the *thread* that started the tool, and only by code that runs in a fork of this process.)
+this process holds open, and kills the group then. It takes a millisecond
+to start, a thirtieth of a small kernel's compilation, so it stays for the tools to come: a process has as many as it
+has run tools at once. (Linux could send a signal at the parent's death, but of the *thread* that started the tool, and
+only by code that runs in a fork of this process.)
 """
 
 from __future__ import annotations
