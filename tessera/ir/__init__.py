@@ -27,7 +27,6 @@ from tessera.ir.types import (
     TokenType,
     Type,
     elem_of,
-    layout_of,
     scalar_of,
     shape_of,
     with_elem,
@@ -37,7 +36,7 @@ from tessera.ir.verify import verify
 __all__ = [
     "Attributes", "Block", "Builder", "DescriptorType", "Effect", "ElementType", "Module", "Names", "Op", "Pass",
     "PassManager", "Rewriter", "RuleSet", "SharedType", "TileType", "TokenType", "Type", "Use", "Value", "attr",
-    "elem_of", "layout_of", "operand", "pack_location", "pack_locations", "parse_module", "pass_", "print_module",
+    "elem_of", "operand", "pack_location", "pack_locations", "parse_module", "pass_", "print_module",
     "print_op", "print_with_lines", "region", "require", "rule", "scalar_of", "shape_of", "unpack_location",
     "unpack_locations", "verify", "with_elem",
 ]  # fmt: skip

@@ -154,14 +154,8 @@ def lies_in(block: Block | None, outer: Block) -> bool:
     return block is outer
 
 
-_OBSERVED = Effect.WRITE | Effect.SYNC
-
-
 def is_dead(op: Op) -> bool:
     """Whether an op has no used result and no effect but reading."""
-    if op.terminator or op.parent_op() is None:
+    if op.terminator or op.parent_op() is None or any(r.uses for r in op.results):
         return False
-    for r in op.results:
-        if r.uses:
-            return False
-    return not op.all_effects() & _OBSERVED
+    return not op.all_effects() & (Effect.WRITE | Effect.SYNC)

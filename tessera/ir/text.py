@@ -137,8 +137,6 @@ class _Printer:
 
 def _changed_attrs(op: Op) -> Attributes:
     """Return attributes that differ from their default; the parser adds the others."""
-    if not op.attrs:
-        return {}
     defaults = {f.name: f.default for f in op.attr_fields}
     return {k: v for k, v in op.attrs.items() if not _same(v, defaults.get(k, ...))}
 

@@ -107,11 +107,6 @@ def shape_of(t: object) -> tuple[int, ...]:
     return t.shape if isinstance(t, TileType) else ()
 
 
-def layout_of(t: object) -> Any:
-    """Return the layout of a tile type; None for a scalar, and before tiles have layouts."""
-    return t.layout if isinstance(t, TileType) else None
-
-
 def elem_of(t: object) -> Any:
     """Return the element type of a tile, or the scalar type itself."""
     return t.elem if isinstance(t, TileType) else t

@@ -9,11 +9,11 @@ from tessera.dtypes import dtype, int1, int32, pointer_type
 from tessera.ir import (
     ElementType,
     Op,
+    TileType,
     Type,
     Value,
     attr,
     elem_of,
-    layout_of,
     operand,
     require,
     shape_of,
@@ -31,20 +31,22 @@ ROUNDINGS = ("rtne", "rtz")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
+def _layout_of(t: object) -> Any:
+    return t.layout if isinstance(t, TileType) else None
+
+
 class Elementwise(Op):
     """Base of ops that work on each element separately; all operands and results have the same shape and layout."""
 
     def verify(self) -> None:
         first, *others = (v.type for v in (*self.operands, *self.results))
-        shape, layout = shape_of(first), layout_of(first)
+        shape, layout = shape_of(first), _layout_of(first)
         for t in others:
-            same = shape_of(t) == shape
-            require(
-                same,
-                self,
-                lambda t=t: f"operands and results differ in shape: {shape}, {shape_of(t)}",
-            )
-            require(layout_of(t) == layout, self, "operands and results differ in layout")
+            if shape_of(t) != shape:
+                require(
+                    False, self, f"operands and results differ in shape: {shape}, {shape_of(t)}"
+                )
+            require(_layout_of(t) == layout, self, "operands and results differ in layout")
 
 
 class ConstOp(Op, opcode="const"):
