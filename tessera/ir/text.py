@@ -93,8 +93,7 @@ class _Printer:
         text = self.types.get(v.type)
         if text is None:
             text = v.type.short
-            if self.layouts is not None:
-                known = self.layouts
+            if (known := self.layouts) is not None:
                 text = _LAYOUT.sub(lambda m: known.setdefault(m[0], f"#{len(known)}"), text)
             self.types[v.type] = text
         return f"{self.name(v)}: {text}"
