@@ -175,11 +175,8 @@ class CompiledKernel:
         self.hash = key
         self.target: GPUTarget = backend.target
         self.backend = backend
-        self.packed_metadata = (
-            self.metadata.num_warps,
-            self.metadata.num_ctas,
-            self.metadata.shared,
-        )
+        made = self.metadata
+        self.packed_metadata = (made.num_warps, made.num_ctas, made.shared)
         self.kernel: Any = stages.get(backend.binary_ext)
         self.module: Any = None
         self.function: Any = None

@@ -1,11 +1,10 @@
-"""Runs a tool so that it never outlives what it is run for: the time it may take, an interrupt, this process.
+"""Runs a tool that ends with its time limit, with an exception in this process, or with this process.
 
-The tool runs in a process group that is killed when time is over or an exception passes. If this process is killed
-itself, nobody is left to do that: a *supervisor*, another process of the group, waits for the end of a pipe that only
-this process holds open, and kills the group then. It takes a millisecond
-to start, a thirtieth of a small kernel's compilation, so it stays for the tools to come: a process has as many as it
-has run tools at once. (Linux could send a signal at the parent's death, but of the *thread* that started the tool, and
-only by code that runs in a fork of this process.)
+The tool runs in a process group of its own, which is killed at its time limit or if an exception is raised. If this
+process itself is killed, it cannot do that: a second process of the group waits for the end of a pipe that only this
+process holds open, and then kills the group, of which it is the only member if the tool has ended. (Linux can send a
+signal at the parent's death, but at that of the *thread* that started the tool, and only by code that runs in a fork
+of this process.)
 """
 
 from __future__ import annotations
@@ -17,9 +16,12 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# The shell ends at once and leaves its child, so that whoever waits for all children of this process does not wait for
-# the supervisor. Standard input: the pipe.
-SUPERVISOR = "exec 3<&0; { read -r nothing <&3; kill -KILL 0; } &"
+# $@: the tool, which replaces the shell. Standard input is the pipe, which the tool does not get.
+SUPERVISED = """
+exec 3<&0 </dev/null
+{ read -r nothing <&3; kill -KILL 0; } >/dev/null 2>&1 &
+exec "$@" 3<&-
+"""
 
 
 @dataclass(frozen=True)
@@ -31,75 +33,32 @@ class Ended:
     stderr: str
 
 
-class _Supervisor:
-    """A process group that is killed by `end`, and when this process ends."""
-
-    def __init__(self) -> None:
-        theirs, self.pipe = os.pipe()
-        try:
-            shell = subprocess.Popen(
-                ["/bin/sh", "-c", SUPERVISOR], stdin=theirs, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, process_group=0,
-            )  # fmt: skip
-            self.group = shell.pid
-            shell.wait()
-        except BaseException:
-            os.close(self.pipe)
-            raise
-        finally:
-            os.close(theirs)
-        _supervisors.add(self)
-
-    def end(self) -> None:
-        _supervisors.discard(self)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.group, signal.SIGKILL)
-        os.close(self.pipe)
-
-
-_supervisors: set[_Supervisor] = set()
-_idle: list[_Supervisor] = []
-
-
-def _in_child() -> None:
-    """A forked child must not hold the pipes open: it starts supervisors of its own."""
-    for supervisor in _supervisors:
-        os.close(supervisor.pipe)
-    _supervisors.clear()
-    _idle.clear()
-
-
-os.register_at_fork(after_in_child=_in_child)
-
-
-NOT_STARTED = 127  # the status that shells give for a program that they cannot start
-
-
 def run_tool(command: Sequence[str], seconds: float | None = None) -> Ended:
-    """Run a command to its end; its status is NOT_STARTED if it is no program. subprocess.TimeoutExpired after
-    `seconds`. No process of the command is left then, nor after any other exception, nor if this process is killed."""
-    try:
-        with contextlib.suppress(
-            IndexError, PermissionError
-        ):  # its group was ended, or is of another session
-            return _run(command, seconds, _idle.pop())
-        return _run(command, seconds, _Supervisor())
-    except OSError as error:
-        return Ended(NOT_STARTED, "", f"{command[0]}: {error.strerror}\n")
-
-
-def _run(command: Sequence[str], seconds: float | None, supervisor: _Supervisor) -> Ended:
-    process = None
+    """Run a command to its end. Raises subprocess.TimeoutExpired after `seconds`. No process is left then, nor after
+    any other exception, nor if this process is killed."""
+    ours, theirs = os.pipe()
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            errors="replace", process_group=supervisor.group,
+            ["/bin/sh", "-c", SUPERVISED, "sh", *command], stdin=ours, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, errors="replace", process_group=0,
         )  # fmt: skip
+    except BaseException:
+        os.close(theirs)
+        raise
+    finally:
+        os.close(ours)
+    try:
         stdout, stderr = process.communicate(timeout=seconds)
     except BaseException:
-        supervisor.end()
-        if process is not None:
-            process.communicate()  # reads what it had written so far: the pipes are closed then
+        _kill(process)
         raise
-    _idle.append(supervisor)
+    finally:
+        os.close(theirs)
     return Ended(process.returncode, stdout, stderr)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill the whole group, and read what it had written: the pipes are closed by then."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
