@@ -64,7 +64,7 @@ class _Printer:
         self.layouts = None if names is None else names.layouts
         names = names or Names()
         self.names, self.taken = names.values, names.taken
-        self.types: dict[Any, str] = {}  # the texts of types
+        self.types: dict[object, str] = {}  # the texts of types
         self.lines: list[str] = []
         self.first: dict[Op, int] = {}  # the line of an op, from 1 on
         self.locations = locations

@@ -31,7 +31,7 @@ ROUNDINGS = ("rtne", "rtz")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
-def _layout_of(t: object) -> Any:
+def _layout_of(t: object) -> object:
     return t.layout if isinstance(t, TileType) else None
 
 
