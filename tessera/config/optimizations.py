@@ -103,6 +103,14 @@ _GRAPHS = (
         "graph/passes/fuse.py `Order.between`", "tests/unit/test_graph_passes.py", unit="loop",
     ),
     _row(
+        "graph-split-index-sets", "cpu gpu", "splits loops where conditions on an index change: concatenations, padding, rotary embeddings", "the order of the bounds is proved; no more memory is held",
+        "graph/passes/index_sets.py", "tests/unit/test_graph_concat.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
+    ),
+    _row(
+        "graph-place-parts", "cpu gpu", "computes tensors where they lie in a concatenation", "kernels make them, and whoever reads them reads any strides; they begin at multiples of 16 bytes",
+        "graph/concat.py", "tests/unit/test_graph_concat.py, tests/fuzz/test_graphs_keep_meaning.py", unit="tensor",
+    ),
+    _row(
         "graph-split-reductions", "cpu gpu", "reduces parts first where few programs would reduce all", "known extents; no reduction reads another one's result; sums change their order",
         "graph/split.py", "tests/unit/test_graph_split.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
     ),

@@ -22,6 +22,7 @@ from typing import Any
 from tessera.dtypes import dtype, float32, int64
 from tessera.graph import combine as combining
 from tessera.graph.combine import Combine, region_of
+from tessera.graph.concat import ConcatOp
 from tessera.graph.index import Expr, IndexMap, dim, expr
 from tessera.graph.ops import (
     AttentionGradsOp,
@@ -369,6 +370,10 @@ class GraphBuilder:
     def view(self, x: Value, map: IndexMap, type: TensorType) -> Value:
         """The elements of x at `map` of each coordinate."""
         return self.b.emit(ViewOp(x, index_map=map, results=[type]))
+
+    def concat(self, parts: Sequence[Value], along: int) -> Value:
+        """Tensors one behind the other along a dimension."""
+        return self.emit(self._placed(ConcatOp(list(parts), along=along)))
 
     def write(self, target: Value, value: Value) -> None:
         """Let the memory of an argument hold `value` in the end."""

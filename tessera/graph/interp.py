@@ -16,6 +16,7 @@ import numpy as np
 
 from tessera.errors import InterpreterError, TesseraError
 from tessera.graph.attention_meaning import attention, grads, key_grads, query_grad
+from tessera.graph.concat import ConcatOp
 from tessera.graph.index import Expr, IndexMap, Sym
 from tessera.graph.ops import (
     AttentionBase,
@@ -375,6 +376,10 @@ def _view(m: _Machine, op: ViewOp, depth: int) -> list[Any]:
     return [np.broadcast_to(found, (*found.shape[:depth], *shape))]
 
 
+def _concat(m: _Machine, op: ConcatOp, depth: int) -> list[Any]:
+    return [np.concatenate([m.get(x, 0) for x in op.parts], op.along)]
+
+
 def _evaluated(map: IndexMap, indices: Sequence[Any], m: _Machine) -> list[Any]:
     return map.evaluate(indices, m.symbols)
 
@@ -394,5 +399,5 @@ _ATTENTION: dict[type[Op], Callable[..., list[Any]]] = {
 _MEANING: dict[type[Op], Callable[..., list[Any]]] = {
     LoopOp: _loop, LoadOp: _load, IndexOp: _index, ReduceOp: _reduce, ScanOp: _scan, SortOp: _sort,
     ScatterOp: _scatter, MatmulOp: _matmul, **dict.fromkeys(_ATTENTION, _attention), ExternOp: _extern,
-    ViewOp: _view, WriteOp: _write,
+    ViewOp: _view, ConcatOp: _concat, WriteOp: _write,
 }  # fmt: skip

@@ -46,6 +46,7 @@ ATen ops ──import──▶ graph IR ──canonicalise, fuse──▶ graph 
 | `passes/` | canonical form, equal ops, fusion ([graph-fusion.md](graph-fusion.md)), what things cost |
 | `expand_sort.py`, `expand_scatter.py` | sorts and scatters as loops, and as scatters that machines have |
 | `products.py` | what goes into the kernel of a matrix product |
+| `concat.py` | concatenations, and what kernels write where it lies in them |
 | `split.py`, `split_scan.py`, `walk_rows.py`, `moments.py` | reductions and scans in parts, columns reduced with rows, moments by two sums |
 | `emit/` | tile IR for a nest of loops: which tile, which programs, which masks |
 | `plan.py`, `planner.py`, `memory.py` | which kernels and externs run in which order, and where tensors lie |

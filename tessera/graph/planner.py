@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tessera.config import knobs
 from tessera.dtypes import int64
+from tessera.graph.concat import ConcatOp, Spot, behind_views, place_parts, spots
 from tessera.graph.emit.accesses import through_views
 from tessera.graph.emit.attention import emit_attention
 from tessera.graph.emit.attention_grads import emit_attention_grad
@@ -16,7 +18,7 @@ from tessera.graph.emit.tiles import CannotEmit
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.expand_scatter import expand_scatters_of
 from tessera.graph.expand_sort import expand_sorts_of
-from tessera.graph.index import IndexMap, dim
+from tessera.graph.index import Expr, IndexMap, dim, expr, size
 from tessera.graph.lift import lift_scans
 from tessera.graph.moments import take_moments_twice
 from tessera.graph.ops import (
@@ -45,7 +47,15 @@ from tessera.graph.walk_rows import reduce_columns_with_rows
 from tessera.ir import Block, Builder, Op, Value, print_op
 from tessera.ops import FuncOp, YieldOp
 
-LOOK_THROUGH = (LoadOp, ViewOp, MatmulOp, AttentionBase, WriteOp)  # ops that read through views
+Size = int | Expr
+LOOK_THROUGH = (
+    LoadOp,
+    ViewOp,
+    MatmulOp,
+    AttentionBase,
+    WriteOp,
+    ConcatOp,
+)  # ops that read through views
 
 
 class KernelWarning(UserWarning):
@@ -73,10 +83,11 @@ class Planner:
         self.function, self.machine, self.wide = function, machine, wide
         expand_sorts_of(function.body)
         expand_scatters_of(function.body)
+        self.spots = place_parts(function.body)
         self.products, self.inside = products_of(function.body, machine)
-        size, taken = cost.sizes({}), {*self.products, *self.inside}
+        likely, taken = cost.sizes({}), {*self.products, *self.inside}
         split_reductions(
-            function, machine, reduce_columns_with_rows(function, machine, size, taken)
+            function, machine, reduce_columns_with_rows(function, machine, likely, taken)
         )
         split_scans(function, machine)
         take_moments_twice(function, machine)
@@ -84,6 +95,9 @@ class Planner:
         results = list(function.body.terminator.operands)
         self.plan = Plan(list(function.body.args), results, [], {})
         self.plan.donated = frozenset(donated_arguments(function.body))
+        self.plan.views |= {
+            v: View(at.root, at.offset, v.type.shape, at.strides) for v, at in self.spots.items()
+        }
         self.writes: list[WriteOp] = []
 
     def run(self) -> Plan:
@@ -104,6 +118,8 @@ class Planner:
             self.plan.steps.append(Extern(op))
         elif isinstance(op, ScatterOp):
             self._scatter(op)
+        elif isinstance(op, ConcatOp):
+            self._concat(op)
         elif isinstance(op, LoopOp | CombiningOp | SortOp | MatmulOp | AttentionBase):
             self._launch(op)
 
@@ -118,9 +134,17 @@ class Planner:
             if lifted:
                 self._launch(op)
             else:
-                self.plan.steps += [Interpret(x, error.message) for x in parts]
+                self._interpret([Interpret(x, error.message) for x in parts])
         except Exception as error:
-            self.plan.steps += [instead(x, error) for x in parts]
+            self._interpret([instead(x, error) for x in parts])
+
+    def _interpret(self, steps: Sequence[Interpret]) -> None:
+        """Compute results in memory of their own."""
+        for step in steps:
+            self.plan.steps.append(step)
+            for r in step.op.results:
+                if r in self.spots:
+                    del self.plan.views[r], self.spots[r]
 
     def _code(self, op: Op) -> KernelCode:
         found = self.products.get(op)
@@ -151,12 +175,34 @@ class Planner:
             # How far apart the elements of one are is the type's to say: nothing follows from the map.
             given = zip(t.shape, found[1], t.all_strides, strict=True)
             steps = tuple(exact if n == 1 else step for n, step, exact in given)
-            self.plan.views[op.result] = View(root, found[0], t.shape, steps)
+            home = self.plan.view(root)
+            self.plan.views[op.result] = View(
+                home.root, size(expr(home.offset) + found[0]), t.shape, steps
+            )
 
-    def _copy(self, to: Value | None, source: Value, map: IndexMap | None = None) -> Value:
-        """Copy the elements of a tensor, at `map` of each index, to the memory of another: `to`, or a new one."""
+    def _concat(self, op: ConcatOp) -> None:
+        """Copy the parts that are not computed where they lie in the whole."""
+        whole = self.plan.view(op.result)
+        for part, at in zip(
+            op.parts, spots(op, Spot(whole.root, whole.offset, whole.strides)), strict=True
+        ):
+            behind = behind_views(part, at)
+            if behind is None or self.spots.get(behind[0]) != behind[1]:
+                t: TensorType = part.type
+                made = self._copy(None, part, strides=at.strides)
+                self.plan.views[made] = View(at.root, at.offset, t.shape, at.strides)
+
+    def _copy(
+        self,
+        to: Value | None,
+        source: Value,
+        map: IndexMap | None = None,
+        strides: Sequence[Size] | None = None,
+    ) -> Value:
+        """Copy the elements of a tensor, at `map` of each index, to the memory of another: `to`, or a new one of these
+        strides."""
         given: TensorType = source.type
-        t = TensorType(given.shape, given.elem, None, given.device) if to is None else to.type
+        t = TensorType(given.shape, given.elem, strides, given.device) if to is None else to.type
         body = Block([int64] * t.rank)
         b = Builder(body)
         x = b.emit(LoadOp(source, list(body.args), None, None, index_map=map))

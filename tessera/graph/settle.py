@@ -60,9 +60,10 @@ class Settling:
             self._write_in_place(step, outputs)
         for step in plan.steps:
             for v in step.writes:
-                if v not in plan.place and v not in plan.views:
-                    inner = OUTPUT if v in outputs else TEMPORARY
-                    plan.place[v] = inner if isinstance(step, Launch) else FOREIGN
+                home = plan.root(v)  # parts of a concatenation are written where they lie in it
+                if home not in plan.place:
+                    inner = OUTPUT if home in outputs else TEMPORARY
+                    plan.place[home] = inner if isinstance(step, Launch) else FOREIGN
         self._measure(outputs)
         for v in plan.same:
             self._merge(v)

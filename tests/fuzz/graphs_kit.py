@@ -14,6 +14,7 @@ from tessera.graph.index import Expr, IndexMap, dim, expr, sym
 from tessera.graph.ops import ViewOp
 from tessera.graph.types import Place, TensorType, product
 from tessera.ir import Module, Value
+from tests.fuzz.graphs_joins import Joins
 
 Shape = tuple[Any, ...]
 S0, S1 = sym("s0"), sym("s1")
@@ -25,15 +26,16 @@ def number(n: int | Expr) -> int:
     return n if isinstance(n, int) else int(n.evaluate(ENV))
 
 
-class RandomGraph:
+class RandomGraph(Joins):
     """A graph of about `steps` operations over tensors of up to three dimensions. `norms`: also statistics over any
     dimensions, groups and all, that are applied to what they are of. `writes`: also roundings, products, sorts,
     scatters of all kinds, and results that are left in arguments. `sized`: all sizes are known.
-    `fills`: also scatters into equal elements."""
+    `fills`: also scatters into equal elements. `joins`: also concatenations along any dimension, stacks, padding, parts
+    of tensors, and products."""
 
     def __init__(
         self, seed: int, steps: int, norms: bool = True, writes: bool = False, sized: bool = False,
-        fills: bool = False,
+        fills: bool = False, joins: bool = False,
     ):  # fmt: skip
         self.random = Random(seed)
         self.g = GraphBuilder("random", ranges={} if sized else {"s0": (2, None)})
@@ -55,6 +57,7 @@ class RandomGraph:
         operations += [self.normalize, self.normalize_groups] * (2 * norms)
         operations += [self.round, self.product, self.sort, self.scatter_rows] * (2 * writes)
         operations += [self.scatter_into_fill] * (12 * fills)
+        operations += [*self.joining() * 2, self.product] * joins
         for _ in range(steps):
             made = self.random.choice(operations)()
             if made is not None:

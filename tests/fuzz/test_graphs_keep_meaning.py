@@ -68,9 +68,11 @@ def test_random_graphs(seed: int, steps: int):
 # and below what the planner does.
 PLANNED = (
     "graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments", "graph-reuse-memory",
-    "graph-cut-arena", "graph-own-products", "graph-fuse-products",
+    "graph-cut-arena", "graph-own-products", "graph-fuse-products", "graph-place-parts",
 )  # fmt: skip
-OTHERS = ("graph-drop-roundings", "graph-join-gradients", "graph-reduce-scatters", *PLANNED)
+OTHERS = (
+    "graph-split-index-sets", "graph-drop-roundings", "graph-join-gradients", "graph-reduce-scatters", *PLANNED
+)  # fmt: skip
 EXACT = [n for n in OPTIMIZATIONS if n.startswith("graph-") and n not in OTHERS]
 # Tilings of GPUs, so small that graphs of this size meet the ends of each: rows and columns in steps, parts of sums.
 SMALL = Machine(
@@ -181,3 +183,27 @@ def test_each_optimisation_can_be_left_out(off: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TESSERA_DISABLE", off)
     for seed in range(3):
         check(seed, 8)
+
+
+# A machine on which launches cost nothing, so that loops of this size are split wherever that saves a byte.
+EAGER = cost.Machine(bandwidth=1e6, launch=0.0, rate=1e9, lanes=16, cache=1 << 20, gather=5e-10)
+
+
+@pytest.mark.parametrize("off", ["", "graph-place-parts"])
+@pytest.mark.parametrize("seed", [2, 4])
+def test_joined_tensors(seed: int, off: str, monkeypatch: pytest.MonkeyPatch):
+    """Concatenations, stacks and padding, in parts that kernels write where they lie."""
+    monkeypatch.setattr(cost, "machine_of", lambda device: EAGER)
+    graph = RandomGraph(seed, 3 + seed, False, False, sized=True, joins=True)
+    wanted = meaning(graph, graph.module)
+    with Session("graph", frozenset({off} - {""})) as session:
+        optimize(graph.module, verify=True)
+        for a, b in zip(wanted, meaning(graph, graph.module), strict=True):
+            np.testing.assert_array_equal(a, b)
+        run = compile_graph(graph.module, CopyingHost(), machine=SMALL)
+    names = {a.name for a in session.applied}
+    assert "graph-split-index-sets" in names and ("graph-place-parts" in names) == (not off)
+    for _ in range(2):
+        args = [x.copy() for x in graph.args]
+        for a, b in zip(wanted, [*run(list(args)), *args], strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)

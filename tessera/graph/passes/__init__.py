@@ -8,6 +8,7 @@ from tessera.graph.ops import LoopOp
 from tessera.graph.passes import canonical, cost, equal, fuse, inline
 from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.facts import symbol_ranges
+from tessera.graph.passes.index_sets import split_index_sets
 from tessera.graph.passes.roundings import drop_roundings
 from tessera.graph.passes.small_scatters import reduce_scatters
 from tessera.ir import Block, Module, PassManager, pass_
@@ -28,8 +29,10 @@ def fuse_loops(module: Module) -> None:
 
 def _fuse(module: Module, body: Block, machine: Machine, size: SizeOf) -> None:
     bound = cost.peak_bytes([[op] for op in body], body, size)
+    symbols = symbol_ranges(module)
     for _ in range(ROUNDS):
         changed = _tidied(module, inline.inline_producers(body, machine, size, False, bound))
+        changed |= _tidied(module, split_index_sets(body, machine, size, symbols, bound))
         changed |= _tidied(module, fuse.Fusion(body, machine, size, bound).split())
         changed |= _tidied(module, fuse.Fusion(body, machine, size, bound).vertical())
         changed |= _tidied(module, inline.inline_producers(body, machine, size, True, bound))

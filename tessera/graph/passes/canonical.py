@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.dtypes import int64
-from tessera.graph.index import IndexMap, Ranges, dim, expr, is_less, is_nonnegative, simplify
+from tessera.graph.concat import ConcatOp
+from tessera.graph.index import IndexMap, Ranges, dim, expr, is_nonnegative
 from tessera.graph.ops import (
     ExternOp,
     IndexOp,
@@ -25,6 +26,7 @@ from tessera.graph.passes.facts import (
     NESTS,
     Leaves,
     SymbolRanges,
+    decided,
     extent_of,
     shared_ranges,
     symbol_ranges,
@@ -39,6 +41,7 @@ from tessera.ops import CmpOp, ConstOp, ReturnOp
 from tessera.passes.neutral.fold import FOLD, constant_of, make_const
 
 GRAPH = RuleSet()
+NEED_OWN = (ReturnOp, ExternOp, ViewOp, WriteOp, ScatterOp, ConcatOp)
 
 
 class GraphRewriter(Rewriter):
@@ -104,16 +107,7 @@ def compare_indices(op: CmpOp, rw: GraphRewriter) -> Value | None:
     leaves = Leaves()
     a, b = leaves.follow(op.lhs), leaves.follow(op.rhs)
     ranges = leaves.ranges(rw.symbols)
-    a, b = simplify(a, ranges), simplify(b, ranges)
-    if op.predicate in ("gt", "ge"):
-        a, b = b, a
-    if op.predicate in ("eq", "ne"):
-        apart = is_less(a, b, ranges) or is_less(b, a, ranges)
-        known = (op.predicate == "ne") if apart else (op.predicate == "eq") if a == b else None
-    elif op.predicate in ("lt", "gt"):
-        known = True if is_less(a, b, ranges) else False if is_nonnegative(a - b, ranges) else None
-    else:
-        known = True if is_nonnegative(b - a, ranges) else False if is_less(b, a, ranges) else None
+    known = decided(op.predicate, a, b, ranges)
     return None if known is None else make_const(rw, known, op.result.type)
 
 
@@ -230,11 +224,9 @@ def _stands_for(x: Value, copy: Value) -> bool:
 
 def _needs_own(v: Value) -> bool:
     """Whether a tensor must not be another one's memory: who gets it from the graph may write to it, an extern is told
-    strides, a scatter changes its base where that is its own, and what is written to an argument may be another
-    argument's former contents."""
-    return any(
-        isinstance(user, ReturnOp | ExternOp | ViewOp | WriteOp | ScatterOp) for user in v.users()
-    )
+    strides, a scatter changes its base where that is its own, what is written to an argument may be another argument's
+    former contents, and a part of a concatenation lies in that."""
+    return any(isinstance(user, NEED_OWN) for user in v.users())
 
 
 @rule(GRAPH, LoopOp)

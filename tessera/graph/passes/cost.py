@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TypeGuard
 
+from tessera.graph.concat import ConcatOp, placements
 from tessera.graph.emit.accesses import offset_of
 from tessera.graph.index import Dim, Expr, dim
 from tessera.graph.ops import (
@@ -170,8 +171,11 @@ def _counts_through(e: Expr, inner: Sequence[int], extents: Sequence[int | Expr]
 
 def peak_bytes(steps: Sequence[Sequence[Op]], body: Block, size: SizeOf) -> int:
     """The most that tensors made inside of a graph take at one time, and arguments that go when nobody reads them any
-    more. The ops of a step run as one: what only they read is never stored. Views are the memory of what they view."""
+    more. The ops of a step run as one: what only they read is never stored. Views are the memory of what they view,
+    and parts of a concatenation that are written where they lie are its memory."""
     at = {op: k for k, step in enumerate(steps) for op in step}
+    homes = placements(body) if any(isinstance(op, ConcatOp) for op in at) else {}
+    lives: dict[Value, tuple[int, int]] = {}  # of what lies in a concatenation's memory
     change = [0] * (len(steps) + 1)
     for v in donated_arguments(body):
         n = bytes_of(v.type, size)
@@ -181,12 +185,17 @@ def peak_bytes(steps: Sequence[Sequence[Op]], body: Block, size: SizeOf) -> int:
         if isinstance(op, ViewOp):
             continue
         for r in op.results:
-            if isinstance(r.type, TensorType):
-                end = _last_use(r, body, at, k)
-                if end > k or isinstance(op, ExternOp):
-                    n = bytes_of(r.type, size)
-                    change[k] += n
-                    change[end + 1] -= n
+            if not isinstance(r.type, TensorType):
+                continue
+            home = homes[r].root if r in homes else r
+            first, end = lives.get(home, (k, k))
+            end = max(end, _last_use(r, body, at, k))
+            if home is not r:
+                lives[home] = first, end
+            elif end > first or isinstance(op, ExternOp):
+                n = bytes_of(r.type, size)
+                change[first] += n
+                change[end + 1] -= n
     now = most = 0
     for n in change:
         now += n

@@ -15,8 +15,11 @@ from tessera.graph.index import (
     Sym,
     dim,
     expr,
+    is_less,
+    is_nonnegative,
     maximum,
     minimum,
+    simplify,
 )
 from tessera.graph.ops import CombiningOp, IndexOp, LoopOp, ScatterOp, SortOp
 from tessera.ir import Block, Module, Op, Value
@@ -98,6 +101,19 @@ class Leaves:
     def units(self) -> dict[Any, int]:
         """Dimensions that are 0, because their extent is 1."""
         return {Dim(k): 0 for k, v in enumerate(self.values) if extent_of(v) == 1}
+
+
+def decided(predicate: str, a: Expr, b: Expr, ranges: Ranges) -> bool | None:
+    """Whether a comparison holds for all values in range (True), for none (False), or neither is known."""
+    a, b = simplify(a, ranges), simplify(b, ranges)
+    if predicate in ("gt", "ge"):
+        a, b = b, a
+    if predicate in ("eq", "ne"):
+        apart = is_less(a, b, ranges) or is_less(b, a, ranges)
+        return (predicate == "ne") if apart else (predicate == "eq") if a == b else None
+    if predicate in ("lt", "gt"):
+        return True if is_less(a, b, ranges) else False if is_nonnegative(a - b, ranges) else None
+    return True if is_nonnegative(b - a, ranges) else False if is_less(b, a, ranges) else None
 
 
 def _is_arithmetic(op: Op | None) -> bool:
