@@ -70,7 +70,8 @@ def as_on_a_gpu(products: bool = True) -> Generator[None]:
             (torch_lower_matmul, "_machine", lambda device: GPU),
             (torch_lower_matmul, "profitable", on_gpus),
             (torch_backend, "compile_executable", _planned),
-            (torch_backend, "CompiledGraph", lambda graph, imported, run: graph),
+            (torch_backend, "Arguments", SimpleNamespace(of=lambda graph: graph)),
+            (torch_backend, "CompiledGraph", lambda imported, run, graph, by_eager: graph),
             (torch_backend, "watched", lambda record: record.run),
             (torch_backend, "boxed", run_by_eager),
         ):
