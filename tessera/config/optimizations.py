@@ -77,6 +77,10 @@ _GRAPHS = (
         "graph-cse", "cpu gpu", "makes one of equal loops", "equal operands, attributes and bodies; no effect", "graph/passes/equal.py", "tests/unit/test_graph_passes.py", unit="op",
     ),
     _row(
+        "graph-channels-last", "cpu gpu", "lets convolutions and the loops between them have channels last in memory", "elements stay at their coordinates; what leaves the graph, or goes to other library functions, keeps its strides",
+        "graph/passes/layouts.py, docs/graph-layouts.md", "tests/unit/test_graph_layouts.py", unit="graph",
+    ),
+    _row(
         "graph-inline-loops", "cpu gpu", "computes a loop's result where it is read", "loads are in range where their mask holds",
         "the meaning of `graph.load`", "tests/unit/test_graph_passes.py", unit="loop",
     ),

@@ -96,6 +96,7 @@ def _carry(op: ScatterOp, carrier: Carrier) -> None:
         return Scalar(v, g.b)
 
     base = g.loop(t.shape, lambda *i: carrier.to(scalar(g.load(op.base, *i))).value)
+    base.type = base.type.with_place(t)
 
     def body(*indices: Value) -> list[Value]:
         found = g.inlined(op.body, dict(zip(op.body.args, indices, strict=True)))
@@ -103,6 +104,7 @@ def _carry(op: ScatterOp, carrier: Carrier) -> None:
         return found
 
     made = g.scatter(base, op.extents, body, carrier.mode)
+    made.type = base.type
     found = g.loop(t.shape, lambda *i: carrier.back(scalar(g.load(made, *i))).value)
     found.type = t
     op.replace_by([found])

@@ -30,6 +30,7 @@ from tessera.graph.torch_eager import SymbolValues, run_by_eager
 from tessera.graph.torch_host import TorchHost, current, target_of
 from tessera.graph.torch_import import Imported, NotImported, import_graph
 from tessera.graph.torch_interpret import Interpreted
+from tessera.graph.torch_layouts import report_strides
 from tessera.graph.torch_options import Options, options_of
 from tessera.graph.torch_records import GraphRecord, note, watched
 from tessera.ir import parse_module, print_module, verify
@@ -115,7 +116,7 @@ def compile_graph(
     donated = known.given(graph) if known is not None and purpose == "backward" else set[str]()
     for attempt in attempts:
         try:
-            imported = import_graph(graph, attempt, purpose, donated)
+            imported = import_graph(graph, attempt, purpose, donated, inputs)
             optimized(imported, attempt)
             text = print_module(imported.module) if key else ""
             run = executable_of(imported, attempt)
@@ -128,6 +129,7 @@ def compile_graph(
                 raise
             warn_of(error, as_imported(graph, attempt, purpose, donated), attempt)
         else:
+            report_strides(imported.module, imported.outputs)
             record = GraphRecord(purpose, imported, imported.externs, run)
             note(record)
             if known is not None and purpose == "forward":

@@ -12,6 +12,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from tessera.graph.executable import Executable
+from tessera.graph.passes.layouts import NOTE
 from tessera.graph.plan import Interpret, Launch
 from tessera.graph.report.graphs import GraphFacts
 from tessera.graph.report.page import save
@@ -101,6 +102,7 @@ def _report(record: GraphRecord, found: Report) -> GraphReport:
     interpreted = [(s.op.opcode, s.reason) for s in exe.plan.steps if isinstance(s, Interpret)]
     peak = None if exe.symbols else exe.peak_bytes({})
     made = GraphReport(record.purpose, lowered, kernels, externs, interpreted, peak)
+    made.convolutions = record.imported.module.attrs.get(NOTE, "")
     for code in codes:
         known = made.origins.get(code.name, ())
         made.origins[code.name] = tuple(dict.fromkeys((*known, *code.origins)))

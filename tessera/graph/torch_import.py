@@ -7,6 +7,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -30,9 +31,11 @@ from tessera.graph import (
 )
 from tessera.graph.build import GraphBuilder
 from tessera.graph.index import Expr, expr
+from tessera.graph.passes.layouts import FREE
 from tessera.graph.torch_decompose import PLACED, placed
 from tessera.graph.torch_devices import Devices
 from tessera.graph.torch_eager import SymbolValues
+from tessera.graph.torch_layouts import Restrided, first_saved, given_strides
 from tessera.graph.torch_lower import Float, Lowering, Rule, Tensor, rule_for, whole
 from tessera.graph.torch_numbers import Computed, Numbers
 from tessera.graph.torch_options import Options
@@ -87,19 +90,32 @@ class Imported:
 
 
 def import_graph(
-    graph: GraphModule, options: Options, name: str = "graph", donated: Collection[str] = ()
+    graph: GraphModule,
+    options: Options,
+    name: str = "graph",
+    donated: Collection[str] = (),
+    inputs: Sequence[Any] = (),
 ) -> Imported:
     """The graph as IR. `donated`: the names of placeholders whose memory may be written to when nobody reads them any
-    more. Raises `NotImported` where a value is neither a strided tensor nor a number of sizes."""
-    return _Importer(graph, options, name, donated).run()
+    more; `inputs`: what the graph will be given. Raises `NotImported` where a value is neither a strided tensor nor a
+    number of sizes."""
+    return _Importer(graph, options, name, donated, inputs).run()
 
 
 class _Importer:
     def __init__(
-        self, graph: GraphModule, options: Options, name: str, donated: Collection[str]
+        self,
+        graph: GraphModule,
+        options: Options,
+        name: str,
+        donated: Collection[str],
+        inputs: Sequence[Any],
     ) -> None:
         self.graph, self.options, self.donated = graph, options, donated
+        self.purpose, self.given = name, given_strides(name, inputs)
+        self.free: tuple[int, ...] | None = None
         self.g = GraphBuilder(name)
+        self.restrided = Restrided(self.g)
         self.low = Lowering(self.g, options.random == "eager", options.matmul)
         self.found = Imported(None)  # type: ignore[arg-type]
         self.env: dict[Node, Any] = {}
@@ -125,6 +141,8 @@ class _Importer:
                 raise NotImported(f"a node is a {node.op}")
         self.found.numbers, self.found.sizes = self.numbers.computed, self.numbers.computed_sizes
         self.found.module = self.g.finish()
+        if self.free is not None:
+            self.found.module.attrs[FREE] = self.free
         return self.found
 
     @staticmethod
@@ -136,10 +154,10 @@ class _Importer:
 
     # --- arguments --------------------------------------------------------------------------------------------
     def _arguments(self, nodes: Sequence[Node]) -> None:
-        for node in nodes:
+        for node, given in zip_longest(nodes, self.given):
             value = node.meta.get("val")
             if isinstance(value, torch.Tensor):
-                self.env[node] = self._argument(node.name, value)
+                self.env[node] = self._argument(node.name, value, given)
             elif _is_number(value):
                 self.env[node] = self._number(value)
             elif node.users:
@@ -148,11 +166,12 @@ class _Importer:
                 self.env[node] = None
         self._symbols(nodes)
 
-    def _argument(self, name: str, fake: torch.Tensor) -> Tensor:
+    def _argument(self, name: str, fake: torch.Tensor, given: Any = None) -> Tensor:
         if fake.layout != torch.strided or fake.is_quantized:
             raise NotImported(f"a tensor is {fake.layout}")
-        t = tensor_type(self._fits(fake))
-        return whole(self.g.input(name, t, donated=name in self.donated))
+        traced = tensor_type(self._fits(fake))
+        t = traced if given is None else traced.with_place(tensor_type(self._fits(given)))
+        return self.restrided.argument(self.g.input(name, t, donated=name in self.donated), traced)
 
     def _fits(self, fake: Any) -> Any:
         """The fake tensor, if its sizes are expressions of symbols that the arguments give."""
@@ -353,7 +372,8 @@ class _Importer:
 
     def materialised(self, x: Tensor) -> Value:
         """The tensor as a value of the IR, in exactly torch's strides, on the device where torch has it."""
-        return self.devices.on(x, x.home or x.device)
+        copy = self.restrided.as_traced(x)
+        return copy or self.devices.on(x, x.home or x.device)
 
     def _write(self, node: Node) -> Any:
         target, source = (self._plain(a) for a in node.args[:2])
@@ -374,9 +394,13 @@ class _Importer:
         return source
 
     def _outputs(self, node: Node) -> None:
-        for value in node.args[0]:  # type: ignore[union-attr]
+        saved = first_saved(self.purpose)
+        free: list[int] = []
+        for k, value in enumerate(node.args[0]):  # type: ignore[arg-type]
             made = self.env[value] if isinstance(value, Node) else value
             if isinstance(made, Tensor):
+                if saved is not None and k >= saved:
+                    free.append(len(self.g.results))
                 self.found.outputs.append(len(self.g.results))
                 self.g.output(self.materialised(made))
             elif isinstance(made, Float):
@@ -388,6 +412,7 @@ class _Importer:
                 self.found.outputs.append(expr(made))
             else:
                 raise NotImported(f"an output is a {type(made).__name__}")
+        self.free = None if saved is None else tuple(free)
 
 
 def _is_number(value: Any) -> bool:

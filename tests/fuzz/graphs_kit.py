@@ -10,6 +10,7 @@ import numpy as np
 
 from tessera.dtypes import bfloat16, float16, float32, int1, int64
 from tessera.graph.build import GraphBuilder
+from tessera.graph.emit.tiling import Machine
 from tessera.graph.index import Expr, IndexMap, dim, expr, sym
 from tessera.graph.ops import ViewOp
 from tessera.graph.types import Place, TensorType, product
@@ -19,6 +20,10 @@ from tests.fuzz.graphs_joins import Joins
 Shape = tuple[Any, ...]
 S0, S1 = sym("s0"), sym("s1")
 SIZES: dict[str, int] = {"s0": 3, "s1": 5}
+# Tilings of GPUs, so small that graphs of this size meet the ends of each: rows and columns in steps, parts of sums.
+SMALL = Machine(
+    "cuda", exact=False, tile=8, row=4, step=2, lanes=64, columns=8, walk=1, part=2
+)  # fmt: skip
 ENV = {next(iter(s.leaves())): SIZES[str(s)] for s in (S0, S1)}
 
 

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tessera.config.optimizations import OPTIMIZATIONS
-from tessera.graph.emit.tiling import Machine
 from tessera.graph.executable import compile_graph
 from tessera.graph.host import NumpyHost
 from tessera.graph.interp import interpret
@@ -21,7 +20,7 @@ from tessera.graph.passes.facts import symbol_ranges
 from tessera.ir import Module, parse_module, print_module, verify
 from tessera.ir.applications import Session
 from tessera.ops import FuncOp
-from tests.fuzz.graphs_kit import RandomGraph, copy
+from tests.fuzz.graphs_kit import SMALL, RandomGraph, copy
 
 
 def loops(module: Module) -> int:
@@ -70,14 +69,12 @@ PLANNED = (
     "graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments", "graph-reuse-memory",
     "graph-cut-arena", "graph-own-products", "graph-fuse-products", "graph-place-parts",
 )  # fmt: skip
+# (tests/fuzz/test_convolution_layouts.py has graphs with convolutions.)
 OTHERS = (
-    "graph-split-index-sets", "graph-drop-roundings", "graph-join-gradients", "graph-reduce-scatters", *PLANNED
+    "graph-split-index-sets", "graph-drop-roundings", "graph-join-gradients", "graph-reduce-scatters",
+    "graph-channels-last", *PLANNED,
 )  # fmt: skip
 EXACT = [n for n in OPTIMIZATIONS if n.startswith("graph-") and n not in OTHERS]
-# Tilings of GPUs, so small that graphs of this size meet the ends of each: rows and columns in steps, parts of sums.
-SMALL = Machine(
-    "cuda", exact=False, tile=8, row=4, step=2, lanes=64, columns=8, walk=1, part=2
-)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -9,6 +9,7 @@ from tessera.graph.passes import canonical, cost, equal, fuse, inline
 from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.facts import symbol_ranges
 from tessera.graph.passes.index_sets import split_index_sets
+from tessera.graph.passes.layouts import choose_layouts
 from tessera.graph.passes.roundings import drop_roundings
 from tessera.graph.passes.small_scatters import reduce_scatters
 from tessera.ir import Block, Module, PassManager, pass_
@@ -66,6 +67,7 @@ def sink(module: Module) -> None:
 
 
 PIPELINE = [
+    choose_layouts,
     expand_sorts,
     canonical.canonicalize,
     reduce_scatters,
@@ -80,8 +82,9 @@ PIPELINE = [
 
 
 def optimize(module: Module, verify: bool = False, round_between: bool = True) -> Module:
-    """Canonicalise and fuse a graph in place; its results stay what they are, bit by bit. Without `round_between` they
-    may be nearer to those of real numbers: inside of a kernel nothing is rounded to a half type."""
+    """Canonicalise and fuse a graph in place; its results stay what they are, bit by bit, but for the sums of a library
+    whose convolutions read tensors in other strides. Without `round_between` they may be nearer to those of real
+    numbers: inside of a kernel nothing is rounded to a half type."""
     passes = list(PIPELINE)
     if not round_between:
         passes += [drop_roundings, canonical.canonicalize]

@@ -7,7 +7,7 @@ fusion pays; that it is right is proved on index maps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TypeGuard
 
@@ -39,7 +39,10 @@ class Machine:
     """`bandwidth`: bytes a second of memory; `launch`: seconds for a kernel more; `rate`: scalar ops a second; `lanes`:
     programs that it takes to keep the machine busy; `cache`: bytes that a program reads again without memory; `gather`:
     seconds for an element that is not loaded or stored with its neighbours; `few`: programs that leave most of a
-    machine idle, so that what they reduce is split among more where it can be (split.py)."""
+    machine idle, so that what they reduce is split among more where it can be (split.py). `channels_last`: types that
+    the library's convolutions are written for in that order of dimensions, so that they reorder others (`weights_last`:
+    and weights); `convolutions` and `inference`: how many times as long its kernels take then, by kind, in training and
+    else (layouts.py)."""
 
     bandwidth: float
     launch: float
@@ -48,12 +51,23 @@ class Machine:
     cache: int
     gather: float
     few: int = 0
+    channels_last: tuple[str, ...] = ()
+    weights_last: bool = False
+    convolutions: Mapping[str, float] = field(default_factory=dict[str, float])
+    inference: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 GPU = Machine(
-    bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18, gather=1e-13, few=16
-)
-CPU = Machine(bandwidth=3e10, launch=2e-6, rate=2e10, lanes=16, cache=1 << 20, gather=5e-10)
+    bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18, gather=1e-13, few=16,
+    channels_last=("fp16", "bf16"), weights_last=True,
+    convolutions={"plain": 0.82, "narrowing": 1.5, "grouped": 30.0},
+    inference={"plain": 0.82, "narrowing": 0.73, "grouped": 1.36},
+)  # fmt: skip
+EVENLY = {"plain": 0.9, "narrowing": 0.9, "grouped": 0.9}
+CPU = Machine(
+    bandwidth=3e10, launch=2e-6, rate=2e10, lanes=16, cache=1 << 20, gather=5e-10,
+    channels_last=("fp32", "bf16"), convolutions=EVENLY, inference=EVENLY,
+)  # fmt: skip
 
 
 def machine_of(device: str) -> Machine:
@@ -167,6 +181,16 @@ def _counts_through(e: Expr, inner: Sequence[int], extents: Sequence[int | Expr]
         return False
     pairs = zip(steps, steps[1:], inner[1:], strict=False)
     return all(a == b * extents[k] for a, b, k in pairs if a is not None and b is not None)
+
+
+def goes_along(loop: LoopOp, order: Sequence[int]) -> bool:
+    """Whether one of the indices numbered `order` is that along which a loop goes through memory: the last one of what
+    reads and writes alone, or that of neighbours in its result where these are others, as with channels last."""
+    strides = loop.results[0].type.all_strides[: len(loop.extents)]
+    found = [k for k, s in enumerate(strides) if s == 1 and loop.extents[k] != 1]
+    last = len(loop.extents) - 1
+    inner = found[-1] if found else last
+    return inner in order and (inner != last or is_pointwise(loop.body))
 
 
 def peak_bytes(steps: Sequence[Sequence[Op]], body: Block, size: SizeOf) -> int:

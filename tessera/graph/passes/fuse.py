@@ -340,7 +340,7 @@ class Fusion:
         if len(order) < len(b.extents) and cost.longest_reduction(b.body, self.size) > MOST_WALKED:
             return False  # an element of the inner loop would walk through a row by itself
         outer = programs = prod(self.size(b.extents[m]) for m in order)
-        if len(b.extents) - 1 in order and cost.is_pointwise(b.body):
+        if cost.goes_along(b, order):
             programs = -(-outer // COLUMNS)
         busy = min(1.0, programs / self.machine.lanes)
         before = cost.traffic((a, b), self.size)

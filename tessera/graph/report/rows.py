@@ -54,7 +54,8 @@ class GraphReport:
     """One graph. `operations`: how many ATen operations rules lowered; `kernels`: names of launched kernels in order;
     `externs`: (operation, reason, how often); `without_kernel`: (op, reason) of what NumPy computes; `peak_bytes`:
     memory beside the arguments, None where sizes are symbolic; `least_bytes`: arguments and results, each once;
-    `origins`: by kernel, the operations of the program that it computes."""
+    `origins`: by kernel, the operations of the program that it computes; `convolutions`: the order of dimensions that
+    was chosen for theirs, and why; empty where there are none."""
 
     purpose: str
     operations: int
@@ -66,6 +67,7 @@ class GraphReport:
     steps: list[StepReport] = field(default_factory=list[StepReport])
     tensors: list[TensorReport] = field(default_factory=list[TensorReport])
     origins: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    convolutions: str = ""
 
     @property
     def bytes(self) -> int:
@@ -77,6 +79,8 @@ class GraphReport:
         lines = [
             f"{self.purpose}: {self.operations} operations in {len(self.kernels)} kernels{memory}"
         ]
+        if self.convolutions:
+            lines.append(f"  convolutions: {self.convolutions}")
         if self.steps:
             times = self.bytes / self.least_bytes if self.least_bytes else 1.0
             lines.append(

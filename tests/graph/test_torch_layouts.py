@@ -1,0 +1,149 @@
+"""Convolutional networks under torch.compile: numbers and strides are eager's, whatever layout convolutions have."""
+
+# pyright: basic, reportMissingImports=false
+# torch gives most of its values no type.
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import tessera.torch  # noqa: E402, F401  # registers the backend
+from tessera.graph import explain  # noqa: E402
+from tessera.graph.convolutions import convolution_of, is_channels_last  # noqa: E402
+from tessera.graph.plan import Extern  # noqa: E402
+from tessera.graph.torch_records import recording  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    """Sizes that other tests have compiled for make none dynamic here."""
+    torch._dynamo.reset()
+
+
+class Residual(nn.Module):
+    """Convolutions with batch norms around a sum, as those of a ResNet."""
+
+    def __init__(self, channels: int, groups: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, groups=groups, bias=False)
+        self.second = nn.Conv2d(channels, channels, 1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norms[0](self.first(x)).relu()
+        return (self.norms[1](self.second(y)) + x).relu()
+
+
+class Mixed(nn.Module):
+    """Concatenation, a part of the channels, upsampling, a transposed convolution; gives images, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, stride=2, padding=1)
+        self.depthwise = nn.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.after = nn.Conv2d(24, 16, 3, padding=1)
+        self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.stem(x).relu()
+        z = self.depthwise(y)
+        together = torch.cat([y, z[:, 8:].sigmoid()], 1)
+        out = self.after(together)
+        coarse = nn.functional.interpolate(nn.functional.max_pool2d(out, 2), scale_factor=2.0)
+        return self.up(out + coarse), y, z.flatten(1).sum(1)
+
+
+def plain(channels: int = 16) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, channels, 3, padding=1), nn.MaxPool2d(3, 2, 1), Residual(channels, channels),
+        nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    )  # fmt: skip
+
+
+def tensors_of(found: Any) -> list[torch.Tensor]:
+    return [found] if isinstance(found, torch.Tensor) else list(found)
+
+
+def step(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    """Results, and gradients in the order of parameters, the input's last."""
+    x = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    found = tensors_of(model(x))
+    loss = sum((t.float().square().mean() for t in found), torch.zeros(()))
+    assert isinstance(loss, torch.Tensor)
+    inner = getattr(model, "_orig_mod", model)
+    return [*found, *torch.autograd.grad(loss, [*inner.parameters(), x])]
+
+
+def compare(ours: list[torch.Tensor], eager: list[torch.Tensor], tolerance: float) -> None:
+    for a, b in zip(ours, eager, strict=True):
+        assert a.stride() == b.stride() and a.dtype == b.dtype
+        error = (a.detach().double() - b.double()).norm()
+        assert error <= tolerance * max(float(b.detach().double().norm()), 1e-2)
+
+
+@pytest.mark.parametrize(
+    ("made", "form"),
+    [
+        (plain, "plain"), (Mixed, "plain"), (Mixed, "channels last"), (plain, "one image"), (plain, "dynamic"),
+    ],
+)  # fmt: skip
+def test_training(made: Any, form: str) -> None:
+    torch.manual_seed(0)
+    model = made().double().float()
+    compiled = torch.compile(
+        copy.deepcopy(model), backend="tessera", dynamic=True if form == "dynamic" else None
+    )
+    for count in (4, 7) if form == "dynamic" else (1,) if form == "one image" else (4,):
+        x = torch.randn(count, 3, 32, 32)
+        if form == "channels last":
+            x = x.contiguous(memory_format=torch.channels_last)
+        with recording() as records:
+            compare(step(compiled, x), step(model, x), 2e-3)
+        if form == "plain":
+            chosen = [r.imported.module.attrs["convolutions"] for r in records]
+            assert len(chosen) == 2 and all(c.startswith("channels last") for c in chosen)
+    for a, b in zip(compiled._orig_mod.buffers(), model.buffers(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_inference_in_bf16() -> None:
+    torch.manual_seed(0)
+    model = plain().bfloat16().eval()
+    compiled = torch.compile(model, backend="tessera")
+    x = torch.randn(4, 3, 32, 32).bfloat16()
+    with torch.no_grad(), recording() as records:
+        ours, eager = compiled(x), model(x)
+    compare([ours], [eager], 2e-2)
+    (record,) = records
+    externs = [s.op for s in record.run.plan.steps if isinstance(s, Extern)]
+    found = [c for op in externs if (c := convolution_of(op)) is not None]
+    assert len(found) == 4
+    assert all(is_channels_last(v.type) for c in found for v in (*c.tensors, *c.made))
+
+
+def test_saved_tensors_are_not_copied_for_the_backward_graph() -> None:
+    """What a convolution's gradient reads of the forward graph lies there as it needs it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Conv2d(16, 16, 1) for _ in range(4)))
+    x = torch.randn(4, 16, 16, 16, requires_grad=True)
+    with recording() as records:
+        torch.compile(model, backend="tessera")(x).square().sum().backward()
+    backward = next(r for r in records if r.purpose == "backward")
+    inputs = backward.imported.module.functions[0].regions[0].args
+    images = [v for v in inputs if v.type.rank == 4 and v.type.shape[2] == 16]
+    assert sum(is_channels_last(v.type) for v in images) >= 3
+
+
+def test_explain_says_what_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = plain(), torch.randn(4, 3, 32, 32)
+    report = explain(model, x, measure=False)
+    assert "convolutions: channels last: 4 convolutions would reorder" in str(report)
+    assert '"convolutions": "channels last' in report.json()
+    monkeypatch.setenv("TESSERA_DISABLE", "graph-channels-last")
+    off = str(explain(model, x, measure=False))
+    assert "convolutions: row-major: graph-channels-last is off" in off
