@@ -176,14 +176,18 @@ class Layouts:
         tensors = [v for c in self.convolutions for v in (*c.tensors, *c.made)]
         if machine.weights_last:
             tensors += [v for c in self.convolutions for v in _weights(c)]
+        ours = [*self.copies, *self.back]
         saved = 2 * sum(cost.bytes_of(v.type, self.size) for v in tensors)
-        moved = 2 * sum(cost.bytes_of(v.type, self.size) for v in (*self.copies, *self.back))
+        moved = 2 * sum(cost.bytes_of(v.type, self.size) for v in ours)
         times = self._slower(machine)
-        count = len(self.convolutions)
-        why = f"{count} convolutions would reorder {saved:,} bytes, and we reorder {moved:,}"
+        why = (
+            f"{len(self.convolutions)} convolutions would reorder {saved:,} bytes, "
+            f"and we reorder {moved:,} in {len(ours)} loops"
+        )
         if times >= 1:
             return False, f"the library's kernels would take {times:.1f} times as long; {why}"
-        return moved < saved, why
+        launches = len(ours) - (len(tensors) if machine.weights_last else 0)
+        return moved + launches * machine.launch * machine.bandwidth < saved, why
 
     def _slower(self, machine: Machine) -> float:
         """How many times as long the library's kernels take with channels last, by what each of them multiplies."""
