@@ -91,10 +91,11 @@ def _line(error: Exception) -> str:
 
 
 def _report(record: GraphRecord, found: Report) -> GraphReport:
-    lowered = 0 if record.imported is None else len(record.imported.lowered)
+    imported = record.imported
+    lowered = 0 if imported is None else len(imported.lowered)
     counted = Counter(record.externs)
     externs = [(op, why, n) for (op, why), n in counted.most_common()]
-    if not isinstance(record.run, Executable):
+    if imported is None or not isinstance(record.run, Executable):
         return GraphReport(record.purpose, lowered, [], externs, [], None)
     exe = record.run
     codes = [step.code for step in exe.plan.steps if isinstance(step, Launch)]
@@ -102,7 +103,7 @@ def _report(record: GraphRecord, found: Report) -> GraphReport:
     interpreted = [(s.op.opcode, s.reason) for s in exe.plan.steps if isinstance(s, Interpret)]
     peak = None if exe.symbols else exe.peak_bytes({})
     made = GraphReport(record.purpose, lowered, kernels, externs, interpreted, peak)
-    made.convolutions = record.imported.module.attrs.get(NOTE, "")
+    made.convolutions = imported.module.attrs.get(NOTE, "")
     for code in codes:
         known = made.origins.get(code.name, ())
         made.origins[code.name] = tuple(dict.fromkeys((*known, *code.origins)))

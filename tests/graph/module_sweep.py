@@ -76,7 +76,8 @@ def run_module(info: Any, given: Any, train: bool, dtype: torch.dtype, compile_i
 
 
 def module_cases(dtype: torch.dtype, only: str) -> Iterator[Case]:
-    for info, train in product(module_db, (True, False)):
+    infos: list[Any] = list(module_db)
+    for info, train in product(infos, (True, False)):
         if only not in info.name:
             continue
         settings = {"device": "cpu", "dtype": dtype, "requires_grad": True, "training": train}

@@ -34,7 +34,7 @@ class Residual(nn.Module):
         self.second = nn.Conv2d(channels, channels, 1)
         self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(2))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Any) -> Any:
         y = self.norms[0](self.first(x)).relu()
         return (self.norms[1](self.second(y)) + x).relu()
 
@@ -49,7 +49,7 @@ class Mixed(nn.Module):
         self.after = nn.Conv2d(24, 16, 3, padding=1)
         self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(self, x: Any) -> tuple[Any, ...]:
         y = self.stem(x).relu()
         z = self.depthwise(y)
         together = torch.cat([y, z[:, 8:].sigmoid()], 1)
@@ -65,11 +65,11 @@ def plain(channels: int = 16) -> nn.Module:
     )  # fmt: skip
 
 
-def tensors_of(found: Any) -> list[torch.Tensor]:
+def tensors_of(found: Any) -> list[Any]:
     return [found] if isinstance(found, torch.Tensor) else list(found)
 
 
-def step(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
+def step(model: Any, x: Any) -> list[Any]:
     """Results, and gradients in the order of parameters, the input's last."""
     x = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
     found = tensors_of(model(x))
@@ -79,7 +79,7 @@ def step(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
     return [*found, *torch.autograd.grad(loss, [*inner.parameters(), x])]
 
 
-def compare(ours: list[torch.Tensor], eager: list[torch.Tensor], tolerance: float) -> None:
+def compare(ours: list[Any], eager: list[Any], tolerance: float) -> None:
     for a, b in zip(ours, eager, strict=True):
         assert a.stride() == b.stride() and a.dtype == b.dtype
         error = (a.detach().double() - b.double()).norm()
