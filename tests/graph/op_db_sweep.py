@@ -4,7 +4,8 @@
     python -m tests.graph.op_db_sweep --samples 5 --layouts given,reversed,sliced,expanded,empty
     python -m tests.graph.op_db_sweep --table FILE ...
 
-A case is an operator, a dtype, a sample, a layout of its tensors (`tests/graph/layouts.py`) and a direction. Of an
+A case is an operator, a dtype, a sample, a layout of its tensors (`tests/graph/layouts.py`) and a direction. Values,
+strides, and which inputs and results share memory are compared. Of an
 operator's samples, `--samples` takes so many at equal distances. Results: `equal`; `skipped` (eager or torch's tracing
 does not take it, or its result is not determined); `as traced` (other numbers or strides than eager's, but those of
 torch's own tracing, which backend="aot_eager" gives, too; strides also with the decompositions that we ask for, and
@@ -181,8 +182,9 @@ def judge(op: Any, sample: Any, backward: bool, kernels: str) -> Judgement:
         args, kwargs = copied(given)
         if backward:
             out, grads = gradients(function, args, kwargs)
-            return detached(out), grads
-        return detached(function(*args, **kwargs)), []
+            return detached(out), grads, shared(out, (args, kwargs))
+        out = function(*args, **kwargs)
+        return detached(out), [], shared(out, (args, kwargs))
 
     try:
         expected, again = run(call), run(call)
@@ -217,11 +219,27 @@ def judge(op: Any, sample: Any, backward: bool, kernels: str) -> Judgement:
             planned = tree_map(squeezed, run(traced(call, decompositions())))
             if difference(tree_map(squeezed, found), planned) is None:
                 result = "as traced"
-        elif as_exact(exact, found, expected):
+        elif found[2] == expected[2] and as_exact(exact, found, expected):
             result = "as exact"
         elif op.name in PLACES and difference(found[0][0], expected[0][0]) is None:
             result = "skipped"
     return Judgement(result, why or "", externs, numpy, own, failed)
+
+
+def shared(results: Any, given: Any) -> list[list[int]]:
+    """For each result the numbers of the given tensors, and of the results up to it, whose memory it has."""
+    found: list[list[int]] = []
+    known = [memory(x) for x in tensors(given)]
+    for x in tensors(results):
+        known.append(memory(x))
+        found.append([k for k, m in enumerate(known) if m is not None and m == known[-1]])
+    return found
+
+
+def memory(x: torch.Tensor) -> int | None:
+    if x.layout != torch.strided or x.is_conj() or x.is_neg() or not x.numel():
+        return None
+    return x.untyped_storage().data_ptr()
 
 
 def squeezed(x: Any) -> Any:

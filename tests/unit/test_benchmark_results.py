@@ -72,7 +72,7 @@ def test_a_file_says_what_was_measured(path: Path) -> None:
         assert row.ratios, row.key
         for rival, value in row.ratios.items():
             if rival in row.times:  # a median of ratios is not quite the ratio of medians
-                assert row.times[rival] / row.times["tessera"] == pytest.approx(value, rel=0.03)
+                assert row.times[rival] / row.times["tessera"] == pytest.approx(value, rel=0.05)
 
 
 def test_results_are_written_and_read(tmp_path: Path) -> None:

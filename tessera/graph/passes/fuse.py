@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from tessera.dtypes import int64
+from tessera.graph.concat import placements
 from tessera.graph.index import Dim, Expr, IndexMap, dim, expr, size
 from tessera.graph.ops import LoadOp, LoopOp, yielded
 from tessera.graph.passes import cost
@@ -258,8 +259,9 @@ class Fusion:
 
     def split(self) -> bool:
         """Split indices such that loops share more of them, as one over groups of channels and one over all channels:
-        graph-canonicalize makes them equal then. Whether any was."""
-        changed = False
+        graph-canonicalize makes them equal then. Whether any was. A loop that writes a part of a concatenation where it
+        lies keeps its shape, since its result would need memory of its own."""
+        changed, lying = False, placements(self.block)
         for op in list(self.block):
             if not isinstance(op, LoopOp):
                 continue
@@ -267,7 +269,9 @@ class Fusion:
                 producer = v.op
                 if isinstance(producer, LoopOp) and producer.parent is self.block:
                     found = to_split(producer, op)
-                    if found is not None and apply("graph-split-loops", op):
+                    if found is None or not lying.keys().isdisjoint(found[0].results):
+                        continue
+                    if apply("graph-split-loops", op):
                         split(*found)
                         changed = True
                         break
