@@ -237,7 +237,7 @@ def shared(results: Any, given: Any) -> list[list[int]]:
 
 
 def memory(x: torch.Tensor) -> int | None:
-    if x.layout != torch.strided or x.is_conj() or x.is_neg() or not x.numel():
+    if x.layout != torch.strided or not x.numel():
         return None
     return x.untyped_storage().data_ptr()
 
