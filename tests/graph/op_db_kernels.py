@@ -46,7 +46,7 @@ from tessera.graph.torch_eager import run_by_eager
 from tessera.graph.torch_import import NotImported, import_graph
 from tessera.graph.torch_options import Options
 from tessera.ops import FuncOp
-from tests.graph.op_db_sweep import DTYPES, cases
+from tests.graph.op_db_sweep import DTYPES, cases, show
 from tests.graph.torch_kit import copied, gradients
 
 KERNEL = re.compile(r"^\s+(?:cpp_fused|cpp_)\w*\(", re.MULTILINE)
@@ -161,9 +161,7 @@ def table(files: list[str]) -> None:
             count[case["result"]] += 1
             count["more breaks"] += case["own"]["breaks"] > case["inductor"]["breaks"]
             count["error"] += bool(case["own"]["error"]) and not case["inductor"]["error"]
-    print("|", " | ".join(["type", *RESULTS]), "|")
-    for name, count in rows.items():
-        print("|", " | ".join([name, *(str(count[result]) for result in RESULTS)]), "|")
+    show(rows, RESULTS)
 
 
 def main() -> int:

@@ -25,7 +25,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from itertools import islice
@@ -331,9 +331,14 @@ def table(files: list[str]) -> None:
         for line in Path(name).read_text().splitlines():
             case = json.loads(line)
             rows.setdefault(case["case"].split()[1], Counter())[case["result"]] += 1
-    print("|", " | ".join(["type", *RESULTS]), "|")
+    show(rows, RESULTS)
+
+
+def show(rows: Mapping[str, Counter[str]], results: Sequence[str]) -> None:
+    """Print a table with a row for each type."""
+    print("|", " | ".join(["type", *results]), "|")
     for name, count in rows.items():
-        print("|", " | ".join([name, *(str(count[result]) for result in RESULTS)]), "|")
+        print("|", " | ".join([name, *(str(count[result]) for result in results)]), "|")
 
 
 def main() -> int:
