@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from tessera.graph.build import GraphBuilder
 from tessera.graph.index import IndexMap, dim, expr
 from tessera.graph.ops import IndexOp, LoopOp, ScanOp, yielded
-from tessera.graph.plan import captured
+from tessera.graph.passes.facts import captured
 from tessera.ir import Block, Builder, Op, Value
 
 

@@ -11,7 +11,8 @@ from tessera.dtypes import int64
 from tessera.graph.host import Host
 from tessera.graph.index import Sym
 from tessera.graph.interp import interpret
-from tessera.graph.plan import captured, number
+from tessera.graph.passes.facts import captured
+from tessera.graph.plan import number
 from tessera.graph.types import TensorType
 from tessera.interp.numerics import from_storage, to_storage
 from tessera.ir import Block, Op, Value

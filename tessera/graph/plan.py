@@ -15,6 +15,7 @@ from tessera.graph.emit.kernel import KernelCode
 from tessera.graph.index import Dim, Expr, Sym, dim
 from tessera.graph.memory import Buffer, Placement, place
 from tessera.graph.ops import ExternOp
+from tessera.graph.passes.facts import captured
 from tessera.graph.types import TensorType, product
 from tessera.ir import Op, Value
 
@@ -241,14 +242,3 @@ def strided(
 def _plain(e: Expr) -> Size:
     value = e.value
     return e if value is None else value
-
-
-def captured(op: Op) -> list[Value]:
-    """The values from outside that an op and its regions use, each once."""
-    inside = set(op.all_blocks())
-    found: dict[Value, None] = {}
-    for x in op.walk():
-        for v in x.operands:
-            if v.block not in inside:
-                found[v] = None
-    return list(found)

@@ -37,7 +37,8 @@ from tessera.graph.ops import (
     donated_arguments,
 )
 from tessera.graph.passes import cost
-from tessera.graph.plan import Extern, Interpret, Launch, Plan, View, captured, strided
+from tessera.graph.passes.facts import captured
+from tessera.graph.plan import Extern, Interpret, Launch, Plan, View, strided
 from tessera.graph.products import products_of
 from tessera.graph.split import split_reductions
 from tessera.graph.split_attention import split_attention

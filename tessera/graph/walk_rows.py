@@ -21,6 +21,7 @@ from tessera.graph.emit.tiling import Machine, Size, cdiv, choose, next_power
 from tessera.graph.index import Expr, IndexMap, dim
 from tessera.graph.ops import LoadOp, LoopOp, ReduceOp, ViewOp, yielded
 from tessera.graph.passes import cost
+from tessera.graph.passes.facts import captured_tensors
 from tessera.graph.passes.fuse import placed
 from tessera.graph.split import depends, part_body
 from tessera.graph.types import TensorType, product, row_major
@@ -94,14 +95,14 @@ def _fits(c: LoopOp, op: LoopOp, k: int, at: dict[Op, int], machine: Machine) ->
     sums = [x for x in reductions if isinstance(x, ReduceOp)]
     if any(depends(x, sums) for x in sums):
         return False
-    given = cost.captured(c)
+    given = captured_tensors(c)
     if any(v.op is not None and v.op is not op and at[v.op] > at[op] for v in given):
         return False
     users = [cost.top_level(u, c.parent) for r in c.results for u in r.users()] if c.parent else []
     if any(at.get(u, len(at)) <= at[op] for u in users):
         return False
     if not any(
-        v in cost.captured(op) or v.op is op for v in given if v.type.rank >= k + len(c.extents)
+        v in captured_tensors(op) or v.op is op for v in given if v.type.rank >= k + len(c.extents)
     ):
         return False
     return all(_reads_own(c, r, k) for r in op.results)
@@ -171,10 +172,10 @@ class Grouping:
 
     def saved(self, size: cost.SizeOf) -> int:
         """Bytes that are not moved twice."""
-        mine, inside = set(cost.captured(self.op)), set[Op](self.columns)
+        mine, inside = set(captured_tensors(self.op)), set[Op](self.columns)
         total = 0
         for c in self.columns:
-            for v in cost.captured(c):
+            for v in captured_tensors(c):
                 total += cost.bytes_of(v.type, size) * (v in mine or v.op is self.op)
         for r in self.op.results:
             users = (

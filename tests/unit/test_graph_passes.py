@@ -16,7 +16,7 @@ from tessera.graph.ops import LoadOp, LoopOp, ReduceOp, ViewOp
 from tessera.graph.passes import cost, optimize
 from tessera.graph.passes.canonical import canonicalize
 from tessera.graph.passes.equal import merge_equal
-from tessera.graph.passes.facts import symbol_ranges
+from tessera.graph.passes.facts import captured_tensors, symbol_ranges
 from tessera.graph.passes.fuse import Fusion
 from tessera.graph.types import Place, TensorType
 from tessera.ir import Module, Op, Value, print_module, verify
@@ -217,7 +217,7 @@ def test_a_loop_reads_and_makes_64_tensors_at_most():
     for x in xs[1:]:
         y = g.loop([N], lambda i, x=x, y=y: g.add(g.load(x, i), g.load(y, i)))
     module = optimized(g, y)
-    sizes = [len({*cost.captured(op), *op.results}) for op in loops(module)]
+    sizes = [len({*captured_tensors(op), *op.results}) for op in loops(module)]
     assert len(sizes) == 2
     assert max(sizes) <= cost.MOST_TENSORS
 

@@ -21,13 +21,13 @@ from tessera.graph.ops import (
     WriteOp,
     yielded,
 )
-from tessera.graph.passes.cost import is_inside
 from tessera.graph.passes.facts import (
     NESTS,
     Leaves,
     SymbolRanges,
     decided,
     extent_of,
+    is_inside,
     shared_ranges,
     symbol_ranges,
 )

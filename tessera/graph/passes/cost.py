@@ -24,7 +24,7 @@ from tessera.graph.ops import (
     ViewOp,
     donated_arguments,
 )
-from tessera.graph.passes.facts import SymbolRanges
+from tessera.graph.passes.facts import SymbolRanges, captured_tensors
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Effect, Op, Value
 from tessera.ops import MATH_OPS, Atan2Op, ConstOp, DivOp, PowOp, RemOp
@@ -114,26 +114,6 @@ def extent(op: Op, size: SizeOf) -> int:
     return prod(map(size, op.attrs.get("extents", ())))
 
 
-def captured(op: Op) -> list[Value]:
-    """The tensors from outside that an op reads, each once."""
-    found: dict[Value, None] = {}
-    for inner in op.walk():
-        for v in inner.operands:
-            if isinstance(v.type, TensorType) and not is_inside(v, op):
-                found[v] = None
-    return list(found)
-
-
-def is_inside(v: Value, op: Op) -> bool:
-    """Whether a value is made inside of an op: by an op or as an argument of a block."""
-    definer = v.op
-    if definer is None:
-        block = v.owner
-        definer = block.parent if isinstance(block, Block) else None
-        return definer is op or (definer is not None and definer.is_inside(op))
-    return definer.is_inside(op)
-
-
 def top_level(op: Op, body: Block) -> Op:
     """The op of `body` that an op is, or lies in."""
     while op.parent is not body:
@@ -147,14 +127,14 @@ def traffic(ops: Iterable[Op], size: SizeOf) -> int:
     """The bytes that top-level ops read and write if each reads each of its tensors once."""
     total = 0
     for op in ops:
-        tensors = [*captured(op), *op.results]
+        tensors = [*captured_tensors(op), *op.results]
         total += sum(bytes_of(v.type, size) for v in tensors if isinstance(v.type, TensorType))
     return total
 
 
 def traffic_between(producer: Op, consumer: Op, size: SizeOf) -> int:
     """The bytes that two ops move less if they run as one: what both read, and what one makes for the other."""
-    mine, theirs = captured(producer), set(captured(consumer))
+    mine, theirs = captured_tensors(producer), set(captured_tensors(consumer))
     saved = sum(bytes_of(v.type, size) for v in mine if v in theirs)
     for r in producer.results:
         if r in theirs:

@@ -1,4 +1,4 @@
-"""Says which expression of loop indices and sizes an integer is, and in which range it lies."""
+"""Says which expression of loop indices and sizes an integer is, in which range it lies, and what an op captures."""
 
 from __future__ import annotations
 
@@ -22,11 +22,34 @@ from tessera.graph.index import (
     simplify,
 )
 from tessera.graph.ops import CombiningOp, IndexOp, LoopOp, ScatterOp, SortOp
+from tessera.graph.types import TensorType
 from tessera.ir import Block, Module, Op, Value
 from tessera.ops import AddOp, ConstOp, MaxOp, MinOp, MulOp, NegOp, SubOp
 
 SymbolRanges = Mapping[str, tuple[int, int | None]]
 NESTS = (LoopOp, CombiningOp, SortOp, ScatterOp)  # their body has an index for each extent
+
+
+def captured(op: Op) -> list[Value]:
+    """The values from outside that an op and its regions use, each once."""
+    inside = set(op.all_blocks())
+    found: dict[Value, None] = {}
+    for x in op.walk():
+        for v in x.operands:
+            if v.block not in inside:
+                found[v] = None
+    return list(found)
+
+
+def captured_tensors(op: Op) -> list[Value]:
+    """The tensors among the values that an op captures."""
+    return [v for v in captured(op) if isinstance(v.type, TensorType)]
+
+
+def is_inside(v: Value, op: Op) -> bool:
+    """Whether a value is made inside of an op: by an op or as an argument of a block."""
+    around = v.block.parent if v.block is not None else None
+    return around is op or (around is not None and around.is_inside(op))
 
 
 def symbol_ranges(module: Module) -> dict[str, tuple[int, int | None]]:

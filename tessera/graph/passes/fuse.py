@@ -16,6 +16,7 @@ from tessera.graph.index import Dim, Expr, IndexMap, dim, expr, size
 from tessera.graph.ops import LoadOp, LoopOp, yielded
 from tessera.graph.passes import cost
 from tessera.graph.passes.cost import Machine, SizeOf
+from tessera.graph.passes.facts import captured_tensors
 from tessera.graph.passes.inline import selected
 from tessera.graph.passes.reindex import permute, split
 from tessera.graph.passes.written import is_too_long
@@ -228,7 +229,9 @@ class Fusion:
 
     def _with_best_producer(self, consumer: LoopOp, permuted: bool) -> LoopOp | None:
         producers = [
-            v.op for v in cost.captured(consumer) if v.op is not None and v.op.parent is self.block
+            v.op
+            for v in captured_tensors(consumer)
+            if v.op is not None and v.op.parent is self.block
         ]
         candidates = [p for p in dict.fromkeys(producers) if cost.is_fusable(p)]
         candidates.sort(key=self._saved, reverse=True)
@@ -265,7 +268,7 @@ class Fusion:
         for op in list(self.block):
             if not isinstance(op, LoopOp):
                 continue
-            for v in cost.captured(op):
+            for v in captured_tensors(op):
                 producer = v.op
                 if isinstance(producer, LoopOp) and producer.parent is self.block:
                     found = to_split(producer, op)
@@ -299,9 +302,9 @@ class Fusion:
 
     def _pairs(self, group: Sequence[LoopOp]) -> Iterator[tuple[LoopOp, LoopOp, list[Op]]]:
         for n, last in enumerate(group):
-            inputs = set(cost.captured(last))
+            inputs = set(captured_tensors(last))
             for first in reversed(group[:n]):
-                common = inputs.intersection(cost.captured(first))
+                common = inputs.intersection(captured_tensors(first))
                 alike = any(reads_alike(first, last, v) for v in common)
                 if not (alike or self._is_small(first, last)) or not self._fits(first, last):
                     continue
@@ -331,7 +334,7 @@ class Fusion:
     def _fits(self, a: LoopOp, b: LoopOp) -> bool:
         """Whether both run on one device, and the merged loop has not too many tensors."""
         same = a.results[0].type.device == b.results[0].type.device
-        tensors = {*cost.captured(a), *cost.captured(b), *a.results, *b.results}
+        tensors = {*captured_tensors(a), *captured_tensors(b), *a.results, *b.results}
         return same and len(tensors) <= cost.MOST_TENSORS
 
     def _is_faster(self, a: LoopOp, b: LoopOp, order: Sequence[int]) -> bool:

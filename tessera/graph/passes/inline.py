@@ -12,6 +12,7 @@ from tessera.graph.index import IndexMap
 from tessera.graph.ops import IndexOp, LoadOp, LoopOp, yielded
 from tessera.graph.passes import cost
 from tessera.graph.passes.cost import Machine, SizeOf
+from tessera.graph.passes.facts import captured_tensors
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ir.applications import apply
@@ -160,13 +161,13 @@ def _runs(load: LoadOp, block: Block, size: SizeOf) -> int:
 
 def _inputs(reader: Op, loop: LoopOp) -> set[Value]:
     """The tensors of a reader that has a producer inlined, results and all."""
-    own = {v for v in cost.captured(reader) if v.op is not loop}
-    return own | set(cost.captured(loop)) | set(reader.results)
+    own = {v for v in captured_tensors(reader) if v.op is not loop}
+    return own | set(captured_tensors(loop)) | set(reader.results)
 
 
 def _reads_little(loop: LoopOp, size: SizeOf, most: float = 1.0) -> bool:
     """Whether the tensors that a body reads are at most `most` times those that it makes."""
-    read = sum(cost.bytes_of(v.type, size) for v in cost.captured(loop))
+    read = sum(cost.bytes_of(v.type, size) for v in captured_tensors(loop))
     return read <= most * sum(cost.bytes_of(r.type, size) for r in loop.results)
 
 
@@ -175,12 +176,12 @@ def _is_cheaper(
 ) -> bool:
     """Whether computing it in each reader takes less time than storing it once."""
     made = sum(cost.bytes_of(r.type, size) for r in loop.results)
-    inputs = cost.captured(loop)
+    inputs = captured_tensors(loop)
     read = sum(cost.bytes_of(v.type, size) for v in inputs)
     before = made + read + made * len(readers)
     after = 0
     for op in readers:
-        known = set(cost.captured(op))
+        known = set(captured_tensors(op))
         after += sum(cost.bytes_of(v.type, size) for v in inputs if v not in known)
     work = cost.weight_of(loop.body, size) * (runs - cost.extent(loop, size))
     return (after - before) / machine.bandwidth + work / machine.rate < machine.launch

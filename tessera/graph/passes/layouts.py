@@ -29,7 +29,7 @@ from tessera.graph.index import Dim, IndexMap
 from tessera.graph.ops import LoadOp, LoopOp, MatmulOp, ScatterOp, ViewOp, yielded
 from tessera.graph.passes import cost
 from tessera.graph.passes.cost import Machine, SizeOf
-from tessera.graph.passes.facts import symbol_ranges
+from tessera.graph.passes.facts import captured_tensors, symbol_ranges
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Module, Op, Value, pass_
 from tessera.ir.applications import apply
@@ -136,7 +136,7 @@ class Layouts:
         gain = 0
         if len(args) != RANK:
             return gain
-        for v in cost.captured(op):
+        for v in captured_tensors(op):
             loads = cost.loads_of(op, [v]) if v.type.rank == RANK else None
             if loads:
                 n = cost.bytes_of(v.type, self.size)

@@ -17,7 +17,8 @@ from tessera.graph.ops import (
     LoadOp,
     MatmulOp,
 )
-from tessera.graph.plan import Extern, Launch, Step, captured, number
+from tessera.graph.passes.facts import captured
+from tessera.graph.plan import Extern, Launch, Step, number
 from tessera.graph.types import TensorType
 from tessera.ir import Op, Value
 from tessera.ops import ConstOp, YieldOp
