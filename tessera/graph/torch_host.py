@@ -180,12 +180,14 @@ class TorchHost:
     def prepared(self, op: ExternOp) -> Callable[..., Sequence[torch.Tensor]]:
         """`extern` as a function of arrays and symbols."""
         target, may_alias = self.targets[op.target], self.may_alias[op.target]
-        types = [v.type for v in op.results]
+        # Of results that nobody uses eager may give what torch's tracing did not foretell, of another rank for example.
+        types = [v.type if v.uses else None for v in op.results]
         places = self.places.get((op.target, len(types)))
         sized = any(
-            _is_sized(x) for x in (op.arguments, op.keywords, *(t.all_strides for t in types))
+            _is_sized(x)
+            for x in (op.arguments, op.keywords, *(t.all_strides for t in types if t is not None))
         )
-        strides = None if sized else [tuple(t.all_strides) for t in types]
+        strides = None if sized else [t and tuple(t.all_strides) for t in types]
         varying = [(k, x) for k, x in enumerate(op.arguments) if _varies(x)]
         varying_keywords = [(name, x) for name, x in op.keywords if _varies(x)]
         fixed = [None if _varies(x) else self._argument(x, (), {}) for x in op.arguments]
@@ -205,8 +207,9 @@ class TorchHost:
             results = [x for x in several if isinstance(x, torch.Tensor)]
             if may_alias:
                 results = _apart(results, arrays)
-            exact = strides or [strides_of(t, env) for t in types]
-            return [with_strides(x, s) for x, s in zip(results, exact, strict=True)]
+            exact = strides or [t and strides_of(t, env) for t in types]
+            pairs = zip(results, exact, strict=True)
+            return [x if s is None else with_strides(x, s) for x, s in pairs]
 
         def without_grad(arrays: Sequence[Any], symbols: Mapping[str, int]) -> Any:
             if not torch.is_grad_enabled():

@@ -275,6 +275,16 @@ def test_eager_may_give_more_tensors_than_tracing_foretells():
     compare(f, torch.randn(4))
 
 
+def test_a_result_that_nobody_uses_may_have_another_rank():
+    """The sums that attention of cuDNN gives where none were asked for."""
+    library = torch.library.Library("tessera_test", "FRAGMENT")
+    library.define("with_sums(Tensor x) -> (Tensor, Tensor)")
+    library.impl("with_sums", lambda x: (x + 1, x.new_ones(1, 1)), "CompositeExplicitAutograd")
+    fake = lambda x: (torch.empty_like(x), x.new_empty(()))
+    torch.library.register_fake("tessera_test::with_sums", fake, lib=library)
+    compare(lambda x: torch.ops.tessera_test.with_sums(x)[0].sin(), torch.randn(4), fullgraph=True)
+
+
 @pytest.mark.parametrize("by_name", [False, True])
 def test_places_in_memory_count_from_where_a_tensor_lies(by_name: bool):
     """Temporaries lie in one arena; torch traces each as if it were alone in its memory."""
