@@ -228,7 +228,7 @@ def counted(step: Callable[[], Any]) -> tuple[Any, dict[str, int], int]:
     calls = [c for code in codes for c in CALLS.findall(code.partition("async_compile.wait(")[2])]
     own = sum(".run(" in c or "cpp_" in c for c in calls)
     own += sum(isinstance(s, Launch) for s in planned)
-    frames = [r.run.frame() for r in records if hasattr(r.run, "plan")]
+    frames = [f for r in records if hasattr(r.run, "plan") for f in r.run.frames.values()]
     arenas = max((sum(f.arenas) for f in frames), default=0)
     return found, {"own": own, "all": len(calls) + len(planned)}, arenas
 

@@ -36,7 +36,6 @@ import torch
 import torch._dynamo
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import SampleInput
 from torch.utils._pytree import tree_map
 
@@ -45,6 +44,10 @@ from tessera.graph.plan import Interpret, Launch
 from tessera.graph.torch_decompose import decompositions
 from tests.graph.layouts import LAYOUTS
 from tests.graph.torch_kit import copied, detached, difference, gradients, recording, tensors
+
+with warnings.catch_warnings():  # of numba, where that is
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_methods_invocations import op_db
 
 DTYPES = "float32,float64,float16,bfloat16,int64,int32,uint8,bool"
 RESULTS = ("equal", "as traced", "as exact", "differs", "error", "skipped")

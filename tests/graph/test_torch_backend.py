@@ -499,4 +499,4 @@ def test_longer_rows_are_sorted_by_kernels_but_for_a_few_elements():
     )
     assert not externs(graphs)
     graphs = compare(lambda x: x.topk(3, 0)[0] + 1, x)
-    assert externs(graphs) == {"aten.topk.default"}
+    assert externs(graphs) == (set() if x.is_cuda else {"aten.topk.default"})

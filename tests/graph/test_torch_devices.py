@@ -77,7 +77,7 @@ def test_constants_of_the_cpu_are_part_of_kernels():
 
 
 def test_literals_are_part_of_kernels():
-    number = torch.tensor(3.0)
+    number = torch.tensor(3.0, device="cpu")
     with FakeTensorMode() as mode:
         x = torch.empty(4, 5, device="cuda")
         fake = mode.from_tensor(number)
