@@ -202,9 +202,11 @@ class TorchHost:
                 named[name] = self._argument(x, arrays, env)
             found = target(*given, **named)
             several = found if isinstance(found, (list, tuple)) else (found,)
-            if places is not None:  # eager may give tensors where torch's tracing foretold none
-                several = [several[k] for k in places]
-            results = [x for x in several if isinstance(x, torch.Tensor)]
+            # Eager may give tensors where torch's tracing foretold none, or none where nobody uses what it foretold.
+            if places is not None:
+                results = [several[k] for k in places]
+            else:
+                results = [x for x in several if isinstance(x, torch.Tensor)]
             if may_alias:
                 results = _apart(results, arrays)
             exact = strides or [t and strides_of(t, env) for t in types]
@@ -277,11 +279,14 @@ def _may_alias(target: Any) -> bool:
     return schema is None or any(r.alias_info is not None for r in schema.returns)
 
 
-def _apart(results: Sequence[torch.Tensor], tensors: Sequence[Any]) -> list[torch.Tensor]:
+def _apart(results: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
     """The results, copied where they share memory with an argument or an earlier result."""
     seen = {x.untyped_storage().data_ptr() for x in tensors if isinstance(x, torch.Tensor)}
-    found: list[torch.Tensor] = []
+    found: list[Any] = []
     for x in results:
+        if x is None:
+            found.append(x)
+            continue
         place = x.untyped_storage().data_ptr()
         found.append(x.clone() if place in seen else x)
         seen.add(place)
