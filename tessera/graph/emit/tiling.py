@@ -8,7 +8,7 @@ loop (%i: 512, %j: 512), one of two loads transposed   →  two axes, blocks of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tessera.graph.emit.accesses import INNER, Access, Accesses, inner_ops
 from tessera.graph.index import Expr
@@ -302,18 +302,24 @@ def _steps(accesses: Sequence[Access], g: Group) -> bool:
 
 
 def _rows(groups: Sequence[Group], longest: int | None, machine: Machine) -> Tiling:
-    """Inner loops along memory: one or several whole rows in a program, or one in steps."""
+    """Inner loops along memory: one or several whole rows in a program, or one in steps. Programs of a GPU take fewer
+    rows where these are few, as pointwise ones take fewer elements: each thread computes its own one after another."""
     if longest is None or longest > machine.row:
         programs = product([g.extent for g in groups])
         few = isinstance(programs, int) and programs < machine.lanes and not machine.exact
         step = 2 * machine.step if few else machine.step
         return _made(groups, {}, machine, "last", False, min(machine.row, step))
     width = longest if machine.exact else next_power(longest)
-    rows = max(1, min(machine.tile, 1024) // max(1, width))
+    most = _elements([longest, *(g.extent for g in groups)], machine)
+    most = 1024 if machine.exact else min(most, 1024)
+    rows = max(1, most // max(1, width))
     blocks: dict[Group, int] = {}
     if rows > 1 and groups:
         blocks[groups[-1]] = _block(groups[-1].extent, rows, machine)
-    return _made(groups, blocks, machine, "last", True, width)
+    found = _made(groups, blocks, machine, "last", True, width)
+    if blocks and most < 1024:  # a warp for each row
+        found = replace(found, warps=max(found.warps, min(4, blocks[groups[-1]])))
+    return found
 
 
 def _columns(
