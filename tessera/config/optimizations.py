@@ -77,6 +77,10 @@ _GRAPHS = (
         "graph-cse", "cpu gpu", "makes one of equal loops", "equal operands, attributes and bodies; no effect", "graph/passes/equal.py", "tests/unit/test_graph_passes.py", unit="op",
     ),
     _row(
+        "graph-add-biases", "gpu", "adds the biases of convolutions in loops, which are parts of others, where the library takes a kernel for each", "the library rounds what it computes before it adds",
+        "graph/passes/biases.py", "tests/unit/test_graph_biases.py", unit="op",
+    ),
+    _row(
         "graph-channels-last", "cpu gpu", "lets convolutions and the loops between them have channels last in memory", "elements stay at their coordinates; what leaves the graph, or goes to other library functions, keeps its strides",
         "graph/passes/layouts.py, docs/graph-layouts.md", "tests/unit/test_graph_layouts.py", unit="graph",
     ),

@@ -62,7 +62,7 @@ MAX_FUNCTION_LINES = 61
 # that when SLACK lines are saved); who adds a feature makes room for it, or raises the number and gives a reason.
 MOST_LINES = {
     "errors": 550,
-    "config": 1498,  # with the names of all optimisations
+    "config": 1502,  # with the names of all optimisations
     "knobs": 100,
     "dtypes": 400,
     "ir": 1940,  # with the names of all passes
@@ -80,7 +80,7 @@ MOST_LINES = {
     "compat": 1500,
     "tools": 2720,  # with the command `widths`
     "testing": 400,
-    "graph": 20200,
+    "graph": 20300,
     "torch": 100,
 }
 SLACK = 300

@@ -6,6 +6,7 @@ from tessera.graph.expand_scatter import expand_scatters
 from tessera.graph.expand_sort import expand_sorts
 from tessera.graph.ops import LoopOp
 from tessera.graph.passes import canonical, cost, equal, fuse, inline
+from tessera.graph.passes.biases import add_biases
 from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.facts import symbol_ranges
 from tessera.graph.passes.index_sets import split_index_sets
@@ -67,6 +68,7 @@ def sink(module: Module) -> None:
 
 
 PIPELINE = [
+    add_biases,
     choose_layouts,
     expand_sorts,
     canonical.canonicalize,
