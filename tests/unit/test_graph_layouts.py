@@ -234,3 +234,13 @@ def test_loops_go_along_what_lies_side_by_side():
     assert cost.goes_along(loop, [0, 3]) and not cost.goes_along(loop, [1])
     loop.results[0].type = TensorType((4, 32, 16, 16), float32, (8192, 1, 512, 32))
     assert cost.goes_along(loop, [1]) and not cost.goes_along(loop, [0, 3])
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "chosen"), [(8, 1, True), (4, 1, False), (12, 12, True)]
+)
+def test_channels_that_a_gpus_library_pads_save_nothing(channels: int, groups: int, chosen: bool):
+    net = Net(bfloat16, GPU)
+    made = [channels] * 3
+    module = net.chosen(chain(net, 16, channels, 64, 64, channels=(*made,), groups=groups))
+    assert is_chosen(module) == chosen

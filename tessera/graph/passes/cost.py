@@ -41,8 +41,9 @@ class Machine:
     seconds for an element that is not loaded or stored with its neighbours; `few`: programs that leave most of a
     machine idle, so that what they reduce is split among more where it can be (split.py). `channels_last`: types that
     the library's convolutions are written for in that order of dimensions, so that they reorder others (`weights_last`:
-    and weights); `convolutions` and `inference`: how many times as long its kernels take then, by kind, in training and
-    else (layouts.py); `biases_apart`: whether it adds their biases by kernels of their own (biases.py)."""
+    and weights), and what the numbers of channels are multiples of there, as others are padded (`channels`);
+    `convolutions` and `inference`: how many times as long its kernels take then, by kind, in training and else
+    (layouts.py); `biases_apart`: whether it adds their biases by kernels of their own (biases.py)."""
 
     bandwidth: float
     launch: float
@@ -53,6 +54,7 @@ class Machine:
     few: int = 0
     channels_last: tuple[str, ...] = ()
     weights_last: bool = False
+    channels: int = 1
     convolutions: Mapping[str, float] = field(default_factory=dict[str, float])
     inference: Mapping[str, float] = field(default_factory=dict[str, float])
     biases_apart: bool = False
@@ -60,7 +62,7 @@ class Machine:
 
 GPU = Machine(
     bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18, gather=1e-13, few=16,
-    channels_last=("fp16", "bf16"), weights_last=True,
+    channels_last=("fp16", "bf16"), weights_last=True, channels=8,
     convolutions={"plain": 0.82, "narrowing": 1.5, "grouped": 30.0},
     inference={"plain": 0.82, "narrowing": 0.73, "grouped": 1.36}, biases_apart=True,
 )  # fmt: skip

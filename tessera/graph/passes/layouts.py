@@ -173,9 +173,10 @@ class Layouts:
         if not set(kinds) <= set(machine.channels_last):
             names = " and ".join(machine.channels_last)
             return False, f"of {', '.join(kinds)}, while that is faster for {names} alone"
-        tensors = [v for c in self.convolutions for v in (*c.tensors, *c.made)]
+        reordered = [c for c in self.convolutions if not _is_padded(c, machine)]
+        tensors = [v for c in reordered for v in (*c.tensors, *c.made)]
         if machine.weights_last:
-            tensors += [v for c in self.convolutions for v in _weights(c)]
+            tensors += [v for c in reordered for v in _weights(c)]
         ours = [*self.copies, *self.back]
         saved = 2 * sum(cost.bytes_of(v.type, self.size) for v in tensors)
         moved = 2 * sum(cost.bytes_of(v.type, self.size) for v in ours)
@@ -243,6 +244,12 @@ def _weights(c: Convolution) -> list[Value]:
     """A convolution's weight and its gradient, where their order of dimensions says where elements lie."""
     given = [c.weight, *([] if c.weight_grad is None else [c.weight_grad])]
     return [] if is_pointwise(c.weight.type) else given
+
+
+def _is_padded(c: Convolution, machine: Machine) -> bool:
+    """Whether the library copies what a convolution reads and makes in either order, to have as many channels as its
+    kernels for channels last want; row-major ones may have a kernel that copies nothing."""
+    return c.groups == 1 and any(isinstance(n, int) and n % machine.channels for n in c.channels)
 
 
 def _looks_through(user: Op, view: Value) -> bool:
