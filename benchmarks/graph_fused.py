@@ -5,7 +5,7 @@
 The time is that of a CUDA graph of 20 calls, divided by 20: no host time is in it, and inputs of less than 60 MB stay
 in the L2. The three run in random turn, medians count; ratios above 1 mean that tessera is better. The last column is
 the share of the memory's bandwidth for what must be read and written at least. `--tiling` tries other numbers than
-those that `tessera/graph/executable.py` has for GPUs.
+those that `tessera/graph/calls/executable.py` has for GPUs.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -32,7 +32,7 @@ import record  # noqa: E402
 from record import Row  # noqa: E402
 
 import tessera.torch  # noqa: E402, F401  registers the backend
-from tessera.graph import executable  # noqa: E402
+from tessera.graph.calls import executable  # noqa: E402
 
 BACKENDS = {"tessera": "tessera", "compiled": "inductor", "torch": None}
 CALLS = 20

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import tessera.torch  # noqa: F401  registers the backend
-from tessera.graph.torch_records import recording
+from tessera.graph.torch.records import recording
 
 CALLS = 300
 LENGTHS = (1, 5, 20)

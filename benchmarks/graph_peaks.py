@@ -28,8 +28,8 @@ MODELS = ("perceptrons", "attention", "transformer")
 def as_on_a_gpu() -> None:
     """Let CPU graphs have the plans of GPUs, and take memory anew for each call."""
     from tessera.backends.compiler import GPUTarget
-    from tessera.graph import executable
-    from tessera.graph.executable import Arenas
+    from tessera.graph.calls import executable
+    from tessera.graph.calls.executable import Arenas
     from tessera.graph.passes import cost
 
     machine = executable.machine_of(GPUTarget("cuda", 90, 32))
@@ -62,8 +62,8 @@ def case_of(name: str, device: str) -> Any:
 def peaks(name: str, device: str, steps: bool) -> dict[str, int]:
     import torch
 
-    from tessera.graph.torch_measure import peak_bytes
-    from tessera.graph.torch_records import recording
+    from tessera.graph.torch.measure import peak_bytes
+    from tessera.graph.torch.records import recording
 
     found: dict[str, int] = {}
     for who in ("eager", "tessera", "inductor"):
@@ -86,7 +86,7 @@ def peaks(name: str, device: str, steps: bool) -> dict[str, int]:
 
 def show(record: Any) -> None:
     """What each point of a plan holds beside what was there before the call."""
-    from tessera.graph.plan import groups_of
+    from tessera.graph.planning.plan import groups_of
 
     plan = record.run.plan
     made = list(plan.allocations({}, 512))

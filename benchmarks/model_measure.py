@@ -30,9 +30,9 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_map
 
 import tessera.torch  # noqa: F401  registers the backend
-from tessera.graph.plan import Launch
-from tessera.graph.torch_measure import peak_bytes, synchronizer
-from tessera.graph.torch_records import recording
+from tessera.graph.planning.plan import Launch
+from tessera.graph.torch.measure import peak_bytes, synchronizer
+from tessera.graph.torch.records import recording
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}  # those of benchmarks/inductor
 PERTURBED = 8

@@ -30,11 +30,11 @@ import record  # noqa: E402
 from record import Row  # noqa: E402
 
 from tessera.dtypes import float32  # noqa: E402
-from tessera.graph import torch_tune  # noqa: E402
 from tessera.graph.emit.product_time import TILES, Blocks, Shape, fastest  # noqa: E402
-from tessera.graph.torch_host import target_of  # noqa: E402
-from tessera.graph.torch_types import element_of  # noqa: E402
-from tessera.graph.types import TensorType  # noqa: E402
+from tessera.graph.ir.types import TensorType  # noqa: E402
+from tessera.graph.torch import tune  # noqa: E402
+from tessera.graph.torch.host import target_of  # noqa: E402
+from tessera.graph.torch.types import element_of  # noqa: E402
 
 SIZES = (
     (128, 512, 512), (512, 512, 2048), (512, 2048, 512), (2048, 512, 512), (2048, 2048, 512), (2048, 512, 2048),
@@ -52,11 +52,11 @@ def cases() -> Iterator[tuple[Shape, str]]:
             yield Shape(1, *size), ORDERS[order % len(ORDERS)]
 
 
-def product(s: Shape, order: str) -> torch_tune.TimedProduct:
+def product(s: Shape, order: str) -> tune.TimedProduct:
     half = element_of(torch.bfloat16)
     a = TensorType((s.m, s.k), half, (s.k, 1) if order[0] == "r" else (1, s.m), "cuda")
     b = TensorType((s.k, s.n), half, (s.n, 1) if order[1] == "r" else (1, s.k), "cuda")
-    return torch_tune.TimedProduct(a, b, float32, half, "ieee")
+    return tune.TimedProduct(a, b, float32, half, "ieee")
 
 
 def tiles_of(s: Shape) -> list[Blocks]:
@@ -70,15 +70,15 @@ def name_of(b: Blocks) -> str:
 def timed(s: Shape, order: str) -> Row:
     """Microseconds by eager and by each of the tiles; kernels that do not run, or are wrong, are left out."""
     made, target = product(s, order), target_of("cuda")
-    given = [torch_tune._numbers(t, seed) for seed, t in enumerate((made.a, made.b))]
+    given = [tune._numbers(t, seed) for seed, t in enumerate((made.a, made.b))]
     eager = partial(torch.matmul, *given)
     wanted = eager()
-    times: dict[str, float] = {"torch": 1e3 * torch_tune.time_of(eager, "cuda")}
+    times: dict[str, float] = {"torch": 1e3 * tune.time_of(eager, "cuda")}
     for b in tiles_of(s):
-        kernel = torch_tune._kernel(made, astuple(b), target)
-        if kernel is not None and torch_tune._agrees(kernel, given, wanted):
-            run: Any = partial(torch_tune._run, kernel, given)
-            times[name_of(b)] = 1e3 * torch_tune.time_of(run, "cuda")
+        kernel = tune._kernel(made, astuple(b), target)
+        if kernel is not None and tune._agrees(kernel, given, wanted):
+            run: Any = partial(tune._run, kernel, given)
+            times[name_of(b)] = 1e3 * tune.time_of(run, "cuda")
     times = {"tessera": times[name_of(fastest(s, tuple(tiles_of(s))))], **times}
     ratio = times["torch"] / times["tessera"]
     return Row("product", f"{s.m}x{s.k}x{s.n} {order}", "bf16", "us", times, ratios={"torch": ratio})  # fmt: skip
@@ -87,7 +87,7 @@ def timed(s: Shape, order: str) -> Row:
 def compile_share(first: int, step: int) -> None:
     every = [(s, order, b) for s, order in cases() for b in tiles_of(s)]
     for s, order, b in every[first::step]:
-        torch_tune._kernel(product(s, order), astuple(b), target_of("cuda"))
+        tune._kernel(product(s, order), astuple(b), target_of("cuda"))
 
 
 def main() -> None:

@@ -11,14 +11,14 @@ docs/torch-compile.md says what is compiled, and describes the modes and the opt
 # torch is not installed everywhere, and most of its values are untyped.
 from __future__ import annotations
 
-from tessera.graph.torch_version import check_version
+from tessera.graph.torch.version import check_version
 
 check_version()
 
 from torch._dynamo import register_backend, trace_rules  # noqa: E402
 from torch._dynamo.backends import registry  # noqa: E402
 
-from tessera.graph.torch_backend import backend  # noqa: E402
+from tessera.graph.torch.backend import backend  # noqa: E402
 
 __all__ = ["backend"]
 

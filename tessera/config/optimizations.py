@@ -116,41 +116,41 @@ _GRAPHS = (
     ),
     _row(
         "graph-place-parts", "cpu gpu", "computes tensors where they lie in a concatenation", "kernels make them, and whoever reads them reads any strides; they begin at multiples of 16 bytes",
-        "graph/concat.py", "tests/unit/test_graph_concat.py, tests/fuzz/test_graphs_keep_meaning.py", unit="tensor",
+        "graph/ir/concat.py", "tests/unit/test_graph_concat.py, tests/fuzz/test_graphs_keep_meaning.py", unit="tensor",
     ),
     _row(
         "graph-split-reductions", "cpu gpu", "reduces parts first where few programs would reduce all", "known extents; no reduction reads another one's result; sums change their order",
-        "graph/split.py", "tests/unit/test_graph_split.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
+        "graph/passes/split.py", "tests/unit/test_graph_split.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
     ),
     _row(
         "graph-own-products", "cpu gpu", "makes a kernel of a matrix product that eager's library would do", "sums are of the type that eager's are of, and are rounded once; their order changes",
-        "graph/torch_lower_matmul.py `profitable`, graph/emit/product_time.py", "tests/graph/test_torch_products.py", unit="product",
+        "graph/torch/lowering/matmul.py `profitable`, graph/emit/product_time.py", "tests/graph/test_torch_products.py", unit="product",
     ),
     _row(
-        "graph-fuse-products", "cpu gpu", "computes what makes a product's operands, and what reads it, in its kernel", "nobody else reads these operands; all readers read the product at their own place", "graph/products.py", "tests/unit/test_graph_matmul.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
+        "graph-fuse-products", "cpu gpu", "computes what makes a product's operands, and what reads it, in its kernel", "nobody else reads these operands; all readers read the product at their own place", "graph/planning/products.py", "tests/unit/test_graph_matmul.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
     ),
     _row(
         "graph-walk-rows", "gpu", "reduces columns in the kernel that computes the rows: layer norm's backward", "columns read of the rows' results what they have at the same place; neither needs the other through a third op; sums change their order",
-        "graph/walk_rows.py", "tests/unit/test_graph_walk_rows.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
+        "graph/passes/walk_rows.py", "tests/unit/test_graph_walk_rows.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
     ),
     _row(
         "graph-split-scans", "gpu", "scans parts of long rows, each from what the parts before it come to, where rows are few", "known lengths; each element needs the scan at its own place alone; sums change their order",
-        "graph/split_scan.py", "tests/unit/test_graph_split_scan.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
+        "graph/passes/split_scan.py", "tests/unit/test_graph_split_scan.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
     ),
     _row(
         "graph-sum-moments", "cpu gpu", "sums a row for its mean, then the squares of what is left, where a program holds the row", "the reduction is Welford's, of numbers one by one; sums change their order",
-        "graph/moments.py", "tests/unit/test_graph_moments.py, tests/fuzz/test_graphs_keep_meaning.py", unit="reduction",
+        "graph/passes/moments.py", "tests/unit/test_graph_moments.py, tests/fuzz/test_graphs_keep_meaning.py", unit="reduction",
     ),
     _row(
         "graph-reuse-memory", "cpu gpu", "lets a result take the memory of a tensor that is dead where it is made", "nobody reads the memory any more; where an operand dies there, each program reads what it writes, and no more, before it writes",
-        "graph/settle.py, `KernelCode.reusable`", "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="tensor",
+        "graph/planning/settle.py, `KernelCode.reusable`", "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="tensor",
     ),
     _row(
         "graph-cut-arena", "gpu", "takes several arenas in place of one, each for as long as its tensors live", "the library's allocator gives memory to later work of the same stream",
-        "graph/settle.py, graph/memory.py `cut`", "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph",
+        "graph/planning/settle.py, graph/planning/memory.py `cut`", "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph",
     ),
     _row(
-        "graph-join-gradients", "cpu", "computes all gradients of attention by one program for each head of keys", "sums in memory are of the type that is added up; no two programs add to one element", "graph/split_attention.py", "tests/unit/test_graph_attention_grads.py", unit="op",
+        "graph-join-gradients", "cpu", "computes all gradients of attention by one program for each head of keys", "sums in memory are of the type that is added up; no two programs add to one element", "graph/passes/split_attention.py", "tests/unit/test_graph_attention_grads.py", unit="op",
     ),
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = {  # by page: the module whose `render()` gives its text
     "errors": "tessera.tools.error_catalogue",
-    "graph": "tessera.graph.page",
+    "graph": "tessera.tools.graph_page",
     "host": "tessera.tools.host_reference",
     "knobs": "tessera.tools.knob_reference",
     "language": "tessera.tools.language_reference",

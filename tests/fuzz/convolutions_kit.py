@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from tessera.dtypes import float32
-from tessera.graph.build import GraphBuilder
-from tessera.graph.convolutions import BACKWARD, FORWARD
 from tessera.graph.index import IndexMap, dim, expr, sym
-from tessera.graph.types import Place, TensorType
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.types import Place, TensorType
+from tessera.graph.passes.convolutions import BACKWARD, FORWARD
 from tessera.ir import Module, Value
 
 BATCH = 2

@@ -7,8 +7,8 @@ from random import Random
 from typing import Any
 
 from tessera.dtypes import float32, int1
-from tessera.graph.build import GraphBuilder
 from tessera.graph.index import IndexMap, dim, expr, size
+from tessera.graph.ir.build import GraphBuilder
 from tessera.ir import Value
 
 Shape = tuple[Any, ...]

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from tessera.dtypes import bfloat16, float16, float32, int1, int64
-from tessera.graph.build import GraphBuilder
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.index import Expr, IndexMap, dim, expr, sym
-from tessera.graph.ops import ViewOp
-from tessera.graph.types import Place, TensorType, product
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.ops import ViewOp
+from tessera.graph.ir.types import Place, TensorType, product
 from tessera.ir import Module, Value
 from tests.fuzz.graphs_joins import Joins
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tessera.graph.executable import compile_graph
-from tessera.graph.host import NumpyHost
-from tessera.graph.interp import interpret
+from tessera.graph.calls.executable import compile_graph
+from tessera.graph.calls.host import NumpyHost
+from tessera.graph.ir.interp import interpret
 from tessera.graph.passes import layouts, optimize
 from tessera.ir import Module, parse_module, print_module, verify
 from tessera.ir.applications import Session

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tessera.config.optimizations import OPTIMIZATIONS
-from tessera.graph.executable import compile_graph
-from tessera.graph.host import NumpyHost
-from tessera.graph.interp import interpret
-from tessera.graph.ops import ExternOp, LoopOp
+from tessera.graph.calls.executable import compile_graph
+from tessera.graph.calls.host import NumpyHost
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.ops import ExternOp, LoopOp
 from tessera.graph.passes import cost, optimize
 from tessera.graph.passes.facts import symbol_ranges
 from tessera.ir import Module, parse_module, print_module, verify

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import float16, float32, int64
-from tessera.graph.build import GraphBuilder
 from tessera.graph.index import sym
-from tessera.graph.interp import interpret
-from tessera.graph.types import TensorType
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.types import TensorType
 from tessera.ir import Module
 
 pytestmark = pytest.mark.gpu
@@ -28,8 +28,8 @@ def run(module: Module, inputs: list[Any]) -> list[Any]:
     import torch  # pyright: ignore[reportMissingImports]
 
     from tessera.backends.compiler import GPUTarget
-    from tessera.graph.executable import compile_graph
-    from tessera.graph.torch_host import TorchHost
+    from tessera.graph.calls.executable import compile_graph
+    from tessera.graph.torch.host import TorchHost
 
     major, minor = torch.cuda.get_device_capability(0)
     host: Any = TorchHost({}, {}, DEVICE)

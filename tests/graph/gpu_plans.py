@@ -13,14 +13,15 @@ from unittest import mock
 import torch
 
 from tessera.backends.compiler import GPUTarget
-from tessera.graph import torch_backend, torch_lower_matmul
-from tessera.graph.executable import machine_of
+from tessera.graph.calls.executable import machine_of
 from tessera.graph.passes import cost
-from tessera.graph.plan import Launch, Plan
-from tessera.graph.planner import Planner
-from tessera.graph.settle import settle
-from tessera.graph.torch_eager import run_by_eager
-from tessera.graph.torch_records import recording
+from tessera.graph.planning.plan import Launch, Plan
+from tessera.graph.planning.planner import Planner
+from tessera.graph.planning.settle import settle
+from tessera.graph.torch import backend
+from tessera.graph.torch.eager import run_by_eager
+from tessera.graph.torch.lowering import matmul
+from tessera.graph.torch.records import recording
 
 GPU = machine_of(GPUTarget("cuda", 90, 32))
 
@@ -59,7 +60,7 @@ def moved(x: Any) -> Any:
 def as_on_a_gpu(products: bool = True) -> Generator[None]:
     """Let the backend plan graphs of CPU tensors as for a GPU, while eager computes them. `products`: whether products
     of half types are kernels by the rule of GPUs; else all are externs."""
-    profitable = torch_lower_matmul.profitable
+    profitable = matmul.profitable
 
     def on_gpus(low: Any, a: Any, b: Any) -> bool:
         return products and profitable(low, moved(a), moved(b))
@@ -67,13 +68,13 @@ def as_on_a_gpu(products: bool = True) -> Generator[None]:
     with ExitStack() as stack:
         for place, name, function in (
             (cost, "machine_of", lambda device: cost.GPU),
-            (torch_lower_matmul, "_machine", lambda device: GPU),
-            (torch_lower_matmul, "profitable", on_gpus),
-            (torch_backend, "compile_executable", _planned),
-            (torch_backend, "Arguments", SimpleNamespace(of=lambda graph: graph)),
-            (torch_backend, "CompiledGraph", lambda imported, run, graph, by_eager: graph),
-            (torch_backend, "watched", lambda record: record.run),
-            (torch_backend, "boxed", run_by_eager),
+            (matmul, "_machine", lambda device: GPU),
+            (matmul, "profitable", on_gpus),
+            (backend, "compile_executable", _planned),
+            (backend, "Arguments", SimpleNamespace(of=lambda graph: graph)),
+            (backend, "CompiledGraph", lambda imported, run, graph, by_eager: graph),
+            (backend, "watched", lambda record: record.run),
+            (backend, "boxed", run_by_eager),
         ):
             stack.enter_context(mock.patch.object(place, name, function))
         yield

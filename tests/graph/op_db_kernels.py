@@ -37,14 +37,14 @@ from torch._inductor import config as inductor_config
 from torch._inductor.graph import GraphLowering
 
 from tessera.backends.compiler import GPUTarget
-from tessera.graph.executable import machine_of
+from tessera.graph.calls.executable import machine_of
 from tessera.graph.passes import optimize
-from tessera.graph.plan import Extern, Interpret, Launch
-from tessera.graph.planner import Planner
-from tessera.graph.torch_decompose import decompositions
-from tessera.graph.torch_eager import run_by_eager
-from tessera.graph.torch_import import NotImported, import_graph
-from tessera.graph.torch_options import Options
+from tessera.graph.planning.plan import Extern, Interpret, Launch
+from tessera.graph.planning.planner import Planner
+from tessera.graph.torch.decompose import decompositions
+from tessera.graph.torch.eager import run_by_eager
+from tessera.graph.torch.importing import NotImported, import_graph
+from tessera.graph.torch.options import Options
 from tessera.ops import FuncOp
 from tests.graph.op_db_sweep import DTYPES, cases, show
 from tests.graph.torch_kit import copied, gradients

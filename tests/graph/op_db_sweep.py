@@ -39,9 +39,9 @@ from torch._dynamo.utils import counters
 from torch.testing._internal.opinfo.core import SampleInput
 from torch.utils._pytree import tree_map
 
-from tessera.graph.executable import Executable
-from tessera.graph.plan import Interpret, Launch
-from tessera.graph.torch_decompose import decompositions
+from tessera.graph.calls.executable import Executable
+from tessera.graph.planning.plan import Interpret, Launch
+from tessera.graph.torch.decompose import decompositions
 from tests.graph.layouts import LAYOUTS
 from tests.graph.torch_kit import copied, detached, difference, gradients, recording, tensors
 

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 import tessera.torch  # noqa: E402, F401  registers the backend
 from tessera.errors import InvalidOption  # noqa: E402
-from tessera.graph.torch_measure import distances as measured  # noqa: E402
-from tessera.graph.torch_options import options_of  # noqa: E402
+from tessera.graph.torch.measure import distances as measured  # noqa: E402
+from tessera.graph.torch.options import options_of  # noqa: E402
 
 EAGER = {"numerics": "eager"}
 

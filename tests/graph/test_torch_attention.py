@@ -14,13 +14,13 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from tessera.backends.compiler import GPUTarget  # noqa: E402
-from tessera.graph.executable import compile_graph, machine_of  # noqa: E402
+from tessera.graph.calls.executable import compile_graph, machine_of  # noqa: E402
 from tessera.graph.passes import optimize  # noqa: E402
-from tessera.graph.plan import Extern, Launch  # noqa: E402
-from tessera.graph.planner import Planner  # noqa: E402
-from tessera.graph.torch_host import TorchHost  # noqa: E402
-from tessera.graph.torch_import import import_graph  # noqa: E402
-from tessera.graph.torch_options import Options  # noqa: E402
+from tessera.graph.planning.plan import Extern, Launch  # noqa: E402
+from tessera.graph.planning.planner import Planner  # noqa: E402
+from tessera.graph.torch.host import TorchHost  # noqa: E402
+from tessera.graph.torch.importing import import_graph  # noqa: E402
+from tessera.graph.torch.options import Options  # noqa: E402
 from tests.graph.torch_kit import recording  # noqa: E402
 
 

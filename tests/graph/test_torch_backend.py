@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 from tessera.errors import InvalidOption, NoDeviceError, UnknownOption  # noqa: E402
-from tessera.graph.torch_options import options_of  # noqa: E402
+from tessera.graph.torch.options import options_of  # noqa: E402
 from tests.graph.torch_kit import compare, externs  # noqa: E402
 
 
@@ -56,7 +56,7 @@ def test_options_tell_what_was_meant():
 
 
 def test_a_device_without_a_back_end_is_an_error():
-    from tessera.graph.torch_backend import check_device
+    from tessera.graph.torch.backend import check_device
 
     check_device(torch.device("cpu"))
     check_device(torch.device("meta"))  # what has no elements runs by eager
@@ -464,25 +464,25 @@ def test_a_graph_that_does_not_compile_is_run_all_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ):
     from tessera.config import knobs
-    from tessera.graph import torch_backend
+    from tessera.graph.torch import backend
 
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("a fault of fusion")
 
-    monkeypatch.setattr(torch_backend, "optimize", broken)
+    monkeypatch.setattr(backend, "optimize", broken)
     folders = SimpleNamespace(mkdtemp=lambda prefix: str(tmp_path))
-    monkeypatch.setattr(torch_backend, "tempfile", folders)
+    monkeypatch.setattr(backend, "tempfile", folders)
     x = torch.randn(3, 4)
     with pytest.raises(Exception, match="a fault of fusion"):
         compare(softmax_like, x, options={"fuse": True})
     monkeypatch.setattr(knobs.compilation, "strict", False)
-    with pytest.warns(torch_backend.GraphWarning, match="without fusion") as caught:
+    with pytest.warns(backend.GraphWarning, match="without fusion") as caught:
         graphs = compare(softmax_like, x, options={"fuse": True})
     assert len(caught) == 1
     assert graphs[0].imported is not None
     assert "graph.loop" in (tmp_path / "graph.gph").read_text()
-    monkeypatch.setattr(torch_backend, "compile_executable", broken)
-    with pytest.warns(torch_backend.GraphWarning, match="eager runs it"):
+    monkeypatch.setattr(backend, "compile_executable", broken)
+    with pytest.warns(backend.GraphWarning, match="eager runs it"):
         graphs = compare(softmax_like, x, options={"fuse": False})
     assert externs(graphs) == {"the whole graph"}
 

@@ -16,11 +16,11 @@ from torch._dynamo.utils import counters
 from torch._functorch import config
 
 import tessera.torch  # noqa: F401  registers the backend
-from tessera.graph import torch_backend, torch_cache
-from tessera.graph.torch_records import recording
+from tessera.graph.torch import backend, cache
+from tessera.graph.torch.records import recording
 
 pytestmark = pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < torch_cache.SINCE,
+    tuple(map(int, torch.__version__.split(".")[:2])) < cache.SINCE,
     reason="this torch has other classes",
 )
 
@@ -60,7 +60,7 @@ def test_a_graph_is_read_in_place_of_imported(monkeypatch: pytest.MonkeyPatch) -
     def refuse(*given: Any) -> Any:
         raise AssertionError("the graph was imported again")
 
-    monkeypatch.setattr(torch_backend, "import_graph", refuse)
+    monkeypatch.setattr(backend, "import_graph", refuse)
     found, did = anew(block, *args)
     assert did == "hit"
     for x, y, z in zip(found, first, block(*args), strict=True):
@@ -110,16 +110,16 @@ def test_other_options_are_another_entry(more: dict[str, Any]) -> None:
 def test_knobs_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     args = arguments()
     assert anew(block, *args)[1] == "saved"
-    monkeypatch.setattr(torch_cache, "toolchain_fingerprint", lambda: "another tessera")
+    monkeypatch.setattr(cache, "toolchain_fingerprint", lambda: "another tessera")
     assert anew(block, *args)[1] == "saved"
 
 
 def test_an_entry_of_another_tessera_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if torch did not hash our part of the key."""
     args = arguments()
-    monkeypatch.setattr(torch_cache, "MARK", "meta")  # torch leaves that out
+    monkeypatch.setattr(cache, "MARK", "meta")  # torch leaves that out
     assert anew(block, *args)[1] == "saved"
-    monkeypatch.setattr(torch_cache, "toolchain_fingerprint", lambda: "another tessera")
+    monkeypatch.setattr(cache, "toolchain_fingerprint", lambda: "another tessera")
     found, did = anew(block, *args)
     assert did == "bypass"
     torch.testing.assert_close(found, block(*args))

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch._dynamo")
 
-from tessera.graph import torch_backend, torch_cuda_graphs  # noqa: E402
-from tessera.graph.torch_options import options_of  # noqa: E402
+from tessera.graph.torch import backend, cuda_graphs  # noqa: E402
+from tessera.graph.torch.options import options_of  # noqa: E402
 from tests.graph.torch_kit import compare  # noqa: E402
 
 
@@ -26,17 +26,17 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return lambda given: call(given)
 
     monkeypatch.setattr(cudagraph_trees, "cudagraphify_impl", record)
-    of_torch = torch_cuda_graphs.of_torch
+    of_torch = cuda_graphs.of_torch
     monkeypatch.setattr(of_torch, "get_device_index", lambda graph: 0)
     monkeypatch.setattr(of_torch, "check_multiple_devices_or_any_cpu_nodes", lambda devices: None)
-    real = torch_backend.executable_of
+    real = backend.executable_of
 
     def executable_of(imported: Any, options: Any) -> Any:
         run = real(imported, options)
         imported.device = "cuda:0"
         return run
 
-    monkeypatch.setattr(torch_backend, "executable_of", executable_of)
+    monkeypatch.setattr(backend, "executable_of", executable_of)
     return asked
 
 
@@ -64,7 +64,7 @@ def test_what_runs_on_the_host_is_not_recorded(
             torch.randn(3, device="cpu")
         )
         assert [r["is_inference"] for r in recorded] == [True]
-        monkeypatch.setattr(torch_cuda_graphs.of_torch, "check_for_skip", lambda *given: "a reason")
+        monkeypatch.setattr(cuda_graphs.of_torch, "check_for_skip", lambda *given: "a reason")
         torch.compile(torch.cos, backend="tessera", mode="reduce-overhead")(
             torch.randn(3, device="cpu")
         )

@@ -18,11 +18,12 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import tessera.torch  # noqa: F401, E402  registers the backend
 from tessera.backends.compiler import GPUTarget  # noqa: E402
-from tessera.graph import explain, torch_backend  # noqa: E402
-from tessera.graph.torch_host import TorchHost  # noqa: E402
-from tessera.graph.torch_import import import_graph  # noqa: E402
-from tessera.graph.torch_measure import peak_bytes  # noqa: E402
-from tessera.graph.torch_options import Options  # noqa: E402
+from tessera.graph import explain  # noqa: E402
+from tessera.graph.torch import backend  # noqa: E402
+from tessera.graph.torch.host import TorchHost  # noqa: E402
+from tessera.graph.torch.importing import import_graph  # noqa: E402
+from tessera.graph.torch.measure import peak_bytes  # noqa: E402
+from tessera.graph.torch.options import Options  # noqa: E402
 
 
 class Devices:
@@ -89,13 +90,13 @@ def test_kernels_are_loaded_on_the_device_of_their_graph(
     devices: Devices, monkeypatch: pytest.MonkeyPatch
 ):
     seen: list[int] = []
-    monkeypatch.setattr(torch_backend, "target_of", lambda device: GPUTarget("cuda", 90, 32))
+    monkeypatch.setattr(backend, "target_of", lambda device: GPUTarget("cuda", 90, 32))
     compiled = lambda *given, **more: seen.append(devices.now)
-    monkeypatch.setattr(torch_backend, "compile_executable", compiled)
+    monkeypatch.setattr(backend, "compile_executable", compiled)
     with FakeTensorMode():
         x = torch.empty(4, 5, device="cuda:1")
         graph = make_fx(lambda x: [x.exp()], tracing_mode="fake")(x)
-    torch_backend.executable_of(import_graph(graph, Options()), Options())
+    backend.executable_of(import_graph(graph, Options()), Options())
     assert seen == [1] and devices.now == 0
 
 

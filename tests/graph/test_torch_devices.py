@@ -17,12 +17,12 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 import tessera.torch  # noqa: F401, E402  registers the backend
 from tessera.backends.compiler import GPUTarget  # noqa: E402
-from tessera.graph.executable import machine_of  # noqa: E402
+from tessera.graph.calls.executable import machine_of  # noqa: E402
 from tessera.graph.passes import optimize  # noqa: E402
-from tessera.graph.plan import Extern, Launch  # noqa: E402
-from tessera.graph.planner import Planner  # noqa: E402
-from tessera.graph.torch_import import import_graph  # noqa: E402
-from tessera.graph.torch_options import Options  # noqa: E402
+from tessera.graph.planning.plan import Extern, Launch  # noqa: E402
+from tessera.graph.planning.planner import Planner  # noqa: E402
+from tessera.graph.torch.importing import import_graph  # noqa: E402
+from tessera.graph.torch.options import Options  # noqa: E402
 from tests.graph.torch_kit import compare  # noqa: E402
 
 GPU = machine_of(GPUTarget("cuda", 90, 32))

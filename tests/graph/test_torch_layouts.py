@@ -14,9 +14,9 @@ from torch import nn  # noqa: E402
 
 import tessera.torch  # noqa: E402, F401  # registers the backend
 from tessera.graph import explain  # noqa: E402
-from tessera.graph.convolutions import convolution_of, is_channels_last  # noqa: E402
-from tessera.graph.plan import Extern  # noqa: E402
-from tessera.graph.torch_records import recording  # noqa: E402
+from tessera.graph.passes.convolutions import convolution_of, is_channels_last  # noqa: E402
+from tessera.graph.planning.plan import Extern  # noqa: E402
+from tessera.graph.torch.records import recording  # noqa: E402
 
 on_a_cpu = pytest.mark.skipif(
     "config.getoption('--device') == 'cuda'", reason="convolutions of fp32 stay row-major there"

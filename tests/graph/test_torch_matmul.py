@@ -11,7 +11,7 @@ pytest.importorskip("torch._dynamo")
 
 from torch.nn import functional as F  # noqa: E402
 
-from tessera.graph.plan import Extern, Launch  # noqa: E402
+from tessera.graph.planning.plan import Extern, Launch  # noqa: E402
 from tests.graph.torch_kit import recording  # noqa: E402
 
 

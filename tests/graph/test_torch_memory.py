@@ -15,16 +15,16 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import tessera.torch  # noqa: E402, F401  registers the backend
 from tessera.backends.compiler import GPUTarget  # noqa: E402
-from tessera.graph import executable  # noqa: E402
-from tessera.graph.executable import Arenas  # noqa: E402
+from tessera.graph.calls import executable  # noqa: E402
+from tessera.graph.calls.executable import Arenas  # noqa: E402
 from tessera.graph.passes import cost  # noqa: E402
-from tessera.graph.plan import INPUT  # noqa: E402
-from tessera.graph.torch_backend import executable_of  # noqa: E402
-from tessera.graph.torch_donate import Donations  # noqa: E402
-from tessera.graph.torch_import import import_graph  # noqa: E402
-from tessera.graph.torch_measure import peak_bytes  # noqa: E402
-from tessera.graph.torch_options import Options  # noqa: E402
-from tessera.graph.torch_records import recording  # noqa: E402
+from tessera.graph.planning.plan import INPUT  # noqa: E402
+from tessera.graph.torch.backend import executable_of  # noqa: E402
+from tessera.graph.torch.donate import Donations  # noqa: E402
+from tessera.graph.torch.importing import import_graph  # noqa: E402
+from tessera.graph.torch.measure import peak_bytes  # noqa: E402
+from tessera.graph.torch.options import Options  # noqa: E402
+from tessera.graph.torch.records import recording  # noqa: E402
 from tests.graph.blocks import Block  # noqa: E402
 
 OPTIONS = {"matmul": "extern"}  # as on GPUs

@@ -15,8 +15,8 @@ import torch.nn.functional as F  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.utils._sympy import functions  # noqa: E402
 
-from tessera.graph.torch_numbers import computed  # noqa: E402
-from tessera.graph.torch_records import recording  # noqa: E402
+from tessera.graph.torch.numbers import computed  # noqa: E402
+from tessera.graph.torch.records import recording  # noqa: E402
 from tests.graph.torch_kit import compare, copied, difference, externs, gradients  # noqa: E402
 
 

@@ -15,11 +15,11 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from tessera.backends.compiler import GPUTarget  # noqa: E402
-from tessera.graph import torch_lower_matmul  # noqa: E402
-from tessera.graph.executable import machine_of  # noqa: E402
-from tessera.graph.ops import MatmulOp  # noqa: E402
-from tessera.graph.torch_import import import_graph  # noqa: E402
-from tessera.graph.torch_options import Options  # noqa: E402
+from tessera.graph.calls.executable import machine_of  # noqa: E402
+from tessera.graph.ir.ops import MatmulOp  # noqa: E402
+from tessera.graph.torch.importing import import_graph  # noqa: E402
+from tessera.graph.torch.lowering import matmul  # noqa: E402
+from tessera.graph.torch.options import Options  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() == 1, reason="fakes of a GPU that is not there")  # fmt: skip
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.device_count() == 1, reason="fakes of
 def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     found: int = getattr(request, "param", 90)
     machine = machine_of(GPUTarget("cuda", found, 32))
-    monkeypatch.setattr(torch_lower_matmul, "_machine", lambda device: machine)
+    monkeypatch.setattr(matmul, "_machine", lambda device: machine)
     return found
 
 

@@ -14,13 +14,13 @@ pytest.importorskip("torch._dynamo")
 import tessera.torch  # noqa: F401, E402  registers the backend
 from tessera.config import knobs  # noqa: E402
 from tessera.dtypes import float32  # noqa: E402
-from tessera.graph import torch_tune  # noqa: E402
+from tessera.graph.calls.executable import machine_of  # noqa: E402
 from tessera.graph.emit.matmul import variants  # noqa: E402
-from tessera.graph.executable import machine_of  # noqa: E402
-from tessera.graph.ops import MatmulOp  # noqa: E402
-from tessera.graph.torch_options import options_of  # noqa: E402
-from tessera.graph.torch_records import recording  # noqa: E402
-from tessera.graph.types import TensorType  # noqa: E402
+from tessera.graph.ir.ops import MatmulOp  # noqa: E402
+from tessera.graph.ir.types import TensorType  # noqa: E402
+from tessera.graph.torch import tune  # noqa: E402
+from tessera.graph.torch.options import options_of  # noqa: E402
+from tessera.graph.torch.records import recording  # noqa: E402
 from tessera.runtime.autotuner import store  # noqa: E402
 
 SHAPES = (48, 40, 56)
@@ -41,7 +41,7 @@ class Clock:
 @pytest.fixture
 def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(store, "folder", lambda: str(tmp_path))
-    monkeypatch.setattr(torch_tune, "_KNOWN", {})
+    monkeypatch.setattr(tune, "_KNOWN", {})
     return tmp_path
 
 
@@ -66,7 +66,7 @@ def products(record: Any) -> list[Any]:
 @pytest.fixture
 def clock(request: Any, nothing_known: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock(*request.param)
-    monkeypatch.setattr(torch_tune, "time_of", found)
+    monkeypatch.setattr(tune, "time_of", found)
     return found
 
 
@@ -75,7 +75,7 @@ def test_the_fastest_kernel_is_taken(clock: Clock):
     record = run(*SHAPES)
     (op,) = products(record)
     chosen, op.attrs["blocks"] = op.blocks, ()
-    machine = machine_of(torch_tune.GPUTarget("cpu", "native", 1))
+    machine = machine_of(tune.GPUTarget("cpu", "native", 1))
     second = variants(op, machine)[1]
     assert chosen == astuple(second)
     assert record.externs == [] and clock.asked == 1 + len(variants(op, machine))
@@ -94,7 +94,7 @@ def test_a_product_is_timed_once(clock: Clock, monkeypatch: pytest.MonkeyPatch):
     asked = clock.asked
     run(*SHAPES)
     assert clock.asked == asked
-    monkeypatch.setattr(torch_tune, "_KNOWN", {})  # another process
+    monkeypatch.setattr(tune, "_KNOWN", {})  # another process
     run(*SHAPES)
     assert clock.asked == asked
     run(48, 40, 57)
@@ -113,11 +113,11 @@ def test_nothing_is_kept_where_the_knob_says_so(clock: Clock, nothing_known: Pat
 def test_kernels_that_are_wrong_or_do_not_run_are_left_out(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(torch_tune, "_agrees", lambda *given: False)
+    monkeypatch.setattr(tune, "_agrees", lambda *given: False)
     record = run(*SHAPES)
     assert record.externs[0][1] == "eager's product took 2 ms, the best kernel none"
-    monkeypatch.setattr(torch_tune, "_KNOWN", {})
-    monkeypatch.setattr(torch_tune, "_kernel", lambda *given: None)
+    monkeypatch.setattr(tune, "_KNOWN", {})
+    monkeypatch.setattr(tune, "_kernel", lambda *given: None)
     assert products(run(48, 40, 58)) == []
     assert clock.asked == 2
 
@@ -139,10 +139,10 @@ def test_operands_are_not_cast_where_a_program_casts(monkeypatch: pytest.MonkeyP
         kinds.append(found.dtype if isinstance(found, torch.Tensor) else found[0].dtype)
         return 1.0
 
-    monkeypatch.setattr(torch_tune, "time_of", time_of)
+    monkeypatch.setattr(tune, "time_of", time_of)
     t = TensorType((16, 16), float32)
     with torch.autocast("cpu", torch.bfloat16):
-        torch_tune.times_of(torch_tune.TimedProduct(t, t, float32, float32, "ieee"))
+        tune.times_of(tune.TimedProduct(t, t, float32, float32, "ieee"))
     assert set(kinds) == {torch.float32}
 
 
@@ -165,7 +165,7 @@ def test_times_are_of_this_machine_and_take_no_random_numbers(dtype: Any):
     found = compiled(x, w)
     assert torch.equal(torch.rand(3), wanted)
     torch.testing.assert_close(found, torch.bmm(x, w))
-    ((_, times),) = torch_tune._KNOWN.items()
+    ((_, times),) = tune._KNOWN.items()
     assert len(times) >= 2 and all(0 < ms < 1e3 for (ms,) in times.values())
 
 
@@ -189,4 +189,4 @@ def test_a_model_in_the_mode_that_times():
                 torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
     assert len(graphs) == 2
     assert (40, 48) in [x.shape for x in graphs[0].inputs or ()]
-    assert len(torch_tune._KNOWN) >= 4
+    assert len(tune._KNOWN) >= 4

@@ -10,7 +10,7 @@ import torch._dynamo
 from torch.utils._pytree import tree_flatten, tree_map
 
 import tessera.torch  # noqa: F401  registers the backend
-from tessera.graph.torch_records import GraphRecord, recording
+from tessera.graph.torch.records import GraphRecord, recording
 
 TOLERANCES = {
     torch.float32: (2e-5, 2e-5), torch.float64: (1e-7, 1e-7), torch.float16: (2e-3, 2e-3), torch.bfloat16: (2e-2, 2e-2),

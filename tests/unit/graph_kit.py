@@ -10,14 +10,14 @@ import numpy as np
 from tessera.backends.compiler import GPUTarget
 from tessera.config import knobs
 from tessera.dtypes import float32
-from tessera.graph.build import GraphBuilder
-from tessera.graph.build_kernels import Kernels
+from tessera.graph.calls.build_kernels import Kernels
+from tessera.graph.calls.executable import Executable, compile_graph, machine_of
+from tessera.graph.calls.host import NumpyHost
 from tessera.graph.emit.tiling import Machine
-from tessera.graph.executable import Executable, compile_graph, machine_of
-from tessera.graph.host import NumpyHost
-from tessera.graph.interp import interpret
-from tessera.graph.planner import Planner
-from tessera.graph.types import TensorType
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.types import TensorType
+from tessera.graph.planning.planner import Planner
 from tessera.interp.numerics import from_storage
 from tessera.ir import Module
 

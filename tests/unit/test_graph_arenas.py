@@ -7,10 +7,10 @@ import gc
 import numpy as np
 
 from tessera.dtypes import float32
-from tessera.graph.build import GraphBuilder
-from tessera.graph.executable import Arenas, Executable, compile_graph
-from tessera.graph.host import NumpyHost
-from tessera.graph.types import TensorType
+from tessera.graph.calls.executable import Arenas, Executable, compile_graph
+from tessera.graph.calls.host import NumpyHost
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.types import TensorType
 
 
 class Counting(NumpyHost):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64
-from tessera.graph.build import GraphBuilder
 from tessera.graph.index import parse_map, sym
-from tessera.graph.interp import interpret
-from tessera.graph.plan import Launch
-from tessera.graph.types import TensorType
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.types import TensorType
+from tessera.graph.planning.plan import Launch
 from tessera.interp.numerics import from_storage, to_storage
 from tessera.ir import Module, parse_module, print_module, verify
 from tests.unit.graph_kit import built_for_hopper, check, compiled, fp32, module_of, values_of

@@ -12,16 +12,16 @@ import pytest
 from tessera.backends.compiler import GPUTarget
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64
 from tessera.errors import IRError
-from tessera.graph.attention_meaning import attention, key_grads, query_grad
-from tessera.graph.build import GraphBuilder
-from tessera.graph.build_kernels import Kernels
-from tessera.graph.executable import machine_of
+from tessera.graph.calls.build_kernels import Kernels
+from tessera.graph.calls.executable import machine_of
 from tessera.graph.index import parse_map, sym
-from tessera.graph.interp import interpret
-from tessera.graph.ops import AttentionQueryGradOp
-from tessera.graph.plan import Launch
-from tessera.graph.planner import Planner
-from tessera.graph.types import TensorType
+from tessera.graph.ir.attention_meaning import attention, key_grads, query_grad
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.ops import AttentionQueryGradOp
+from tessera.graph.ir.types import TensorType
+from tessera.graph.planning.plan import Launch
+from tessera.graph.planning.planner import Planner
 from tessera.interp.numerics import from_storage, to_storage
 from tessera.ir import Module, parse_module, print_module, verify
 from tessera.runtime.driver import driver

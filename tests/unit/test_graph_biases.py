@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tessera.dtypes import bfloat16, float32, float64
-from tessera.graph.build import GraphBuilder
-from tessera.graph.convolutions import FORWARD
-from tessera.graph.ops import ExternOp, LoadOp, LoopOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.ops import ExternOp, LoadOp, LoopOp
+from tessera.graph.ir.types import Place, TensorType
 from tessera.graph.passes import optimize
 from tessera.graph.passes.biases import add_biases
-from tessera.graph.types import Place, TensorType
+from tessera.graph.passes.convolutions import FORWARD
 from tessera.ir import Module, verify
 from tessera.ir.applications import Session
 

@@ -15,12 +15,12 @@ import pytest
 
 from tessera.dtypes import float32, float64, int64
 from tessera.errors import DeviceAssertionError, LaunchError
-from tessera.graph.build import GraphBuilder
-from tessera.graph.executable import compile_graph
-from tessera.graph.host import NumpyHost
+from tessera.graph.calls.executable import compile_graph
+from tessera.graph.calls.host import NumpyHost
+from tessera.graph.calls.sequence import LaunchSequence, SequenceStep, alignment_check
 from tessera.graph.index import parse_map, sym
-from tessera.graph.sequence import LaunchSequence, SequenceStep, alignment_check
-from tessera.graph.types import Place
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.types import Place
 from tessera.runtime.cuda.abi import LaunchConfig, launch_config
 from tessera.runtime.native.fast_path import Start
 from tests.unit.graph_kit import by_python, check, compiled, fp32, module_of
@@ -162,7 +162,7 @@ def test_arrays_may_begin_anywhere(start: int):
 
 
 def test_more_kernels_than_one_sequence_takes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tessera.graph.plan.MOST_LAUNCHES", 3)
+    monkeypatch.setattr("tessera.graph.planning.plan.MOST_LAUNCHES", 3)
     exe = check(lambda g: chain(g, g.input("x", fp32(9, 12)), 9, 12, 4), [numbers(9, 12)])
     assert exe.source.count("failed = launch_") == 3
 

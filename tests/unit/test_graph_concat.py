@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import float32
-from tessera.graph.build import GraphBuilder
-from tessera.graph.concat import ConcatOp, place_parts
-from tessera.graph.executable import Executable, compile_graph
-from tessera.graph.host import NumpyHost
+from tessera.graph.calls.executable import Executable, compile_graph
+from tessera.graph.calls.host import NumpyHost
 from tessera.graph.index import IndexMap, dim, expr, sym
-from tessera.graph.interp import interpret
-from tessera.graph.ops import LoopOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.concat import ConcatOp, place_parts
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.ops import LoopOp
+from tessera.graph.ir.types import Place, TensorType
 from tessera.graph.passes import cost, optimize
 from tessera.graph.passes.index_sets import split_index_sets
-from tessera.graph.plan import INPUT, Interpret, Launch
-from tessera.graph.planner import Planner
-from tessera.graph.types import Place, TensorType
+from tessera.graph.planning.plan import INPUT, Interpret, Launch
+from tessera.graph.planning.planner import Planner
 from tessera.ir import Module, Value, verify
 
 S0 = sym("s0")

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import bfloat16, float32, int64
-from tessera.graph.build import GraphBuilder
-from tessera.graph.executable import compile_graph, machine_of
-from tessera.graph.host import NumpyHost
+from tessera.graph.calls.executable import compile_graph, machine_of
+from tessera.graph.calls.host import NumpyHost
+from tessera.graph.calls.rerun import KernelMismatch, run_folder
 from tessera.graph.index import sym
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize
-from tessera.graph.rerun import KernelMismatch, run_folder
-from tessera.graph.types import TensorType
 from tests.fuzz.graphs_kit import RandomGraph
 from tests.unit.graph_kit import HOPPER, compiled, fp32, module_of
 

@@ -10,14 +10,14 @@ import pytest
 from tessera.config import knobs
 from tessera.dtypes import float32, int64
 from tessera.errors import InternalError
-from tessera.graph import build_kernels
-from tessera.graph.build import GraphBuilder
-from tessera.graph.executable import compile_graph
-from tessera.graph.host import NumpyHost
+from tessera.graph.calls import build_kernels
+from tessera.graph.calls.executable import compile_graph
+from tessera.graph.calls.host import NumpyHost
 from tessera.graph.index import parse_map, sym
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.types import Place, TensorType
 from tessera.graph.passes import optimize
-from tessera.graph.planner import KernelWarning
-from tessera.graph.types import Place, TensorType
+from tessera.graph.planning.planner import KernelWarning
 from tessera.runtime.autotuner.compile_workers import CompileWorkers
 from tests.unit.graph_kit import built_for_hopper, check, compiled, fp32, module_of
 

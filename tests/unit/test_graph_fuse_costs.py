@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import float32
-from tessera.graph.build import GraphBuilder
-from tessera.graph.executable import machine_of
-from tessera.graph.interp import function_of
-from tessera.graph.ops import CombiningOp, LoopOp
+from tessera.graph.calls.executable import machine_of
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import function_of
+from tessera.graph.ir.ops import CombiningOp, LoopOp
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize
-from tessera.graph.plan import Launch
-from tessera.graph.planner import Planner
-from tessera.graph.types import TensorType
+from tessera.graph.planning.plan import Launch
+from tessera.graph.planning.planner import Planner
 from tessera.ir import Module, Op
 from tests.unit.graph_kit import HOPPER, check, fp32, module_of
 

@@ -10,13 +10,13 @@ import pytest
 
 from tessera.dtypes import bfloat16, float16, float32, int1, int32, int64
 from tessera.errors import InterpreterError, IRError
-from tessera.graph import interp
-from tessera.graph.build import GraphBuilder
 from tessera.graph.index import IndexMap, dim, parse_map, sym
-from tessera.graph.interp import interpret
-from tessera.graph.ops import LoadOp, LoopOp
+from tessera.graph.ir import interp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.ops import LoadOp, LoopOp
+from tessera.graph.ir.types import ForeignType, Place, TensorType
 from tessera.graph.passes import optimize
-from tessera.graph.types import ForeignType, Place, TensorType
 from tessera.ir import Module, Value, parse_module, print_module, verify
 from tessera.ops import YieldOp
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import float32
-from tessera.graph.build import GraphBuilder
 from tessera.graph.index import dim
-from tessera.graph.types import TensorType
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.types import TensorType
 from tests.unit.graph_kit import check, fp32, module_of
 
 Element = Callable[[Any, Any], Any]

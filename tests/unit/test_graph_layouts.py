@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from tessera.dtypes import bfloat16, float32, float64
-from tessera.graph.build import GraphBuilder
-from tessera.graph.convolutions import BACKWARD, FORWARD, convolution_of, is_channels_last
 from tessera.graph.index import IndexMap, dim, sym
-from tessera.graph.ops import LoopOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.ops import LoopOp
+from tessera.graph.ir.types import Place, TensorType
 from tessera.graph.passes import cost
+from tessera.graph.passes.convolutions import BACKWARD, FORWARD, convolution_of, is_channels_last
 from tessera.graph.passes.layouts import FREE, NAME, NOTE, choose_layouts
-from tessera.graph.types import Place, TensorType
 from tessera.ir import Module, Value, parse_module, print_module, verify
 from tessera.ir.applications import Session
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import dtype, float32, float64
-from tessera.graph.build import GraphBuilder
-from tessera.graph.executable import compile_graph
-from tessera.graph.host import NumpyHost
-from tessera.graph.interp import interpret
-from tessera.graph.library import library
-from tessera.graph.scalars import Scalar
-from tessera.graph.types import TensorType
+from tessera.graph.calls.executable import compile_graph
+from tessera.graph.calls.host import NumpyHost
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.library import library
+from tessera.graph.ir.scalars import Scalar
+from tessera.graph.ir.types import TensorType
 
 
 @pytest.mark.parametrize(("name", "bound"), [("erfc", 1e-15), ("lgamma", 4e-15)])

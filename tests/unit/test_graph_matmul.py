@@ -11,15 +11,15 @@ import pytest
 
 from tessera.backends.compiler import GPUTarget
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64, int32
-from tessera.graph.build import GraphBuilder
+from tessera.graph.calls.executable import machine_of
 from tessera.graph.emit.matmul import _side, variants
-from tessera.graph.executable import machine_of
 from tessera.graph.index import IndexMap, dim, parse_map, sym
-from tessera.graph.interp import interpret
-from tessera.graph.ops import MatmulOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.ops import MatmulOp
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize
-from tessera.graph.plan import Launch
-from tessera.graph.types import TensorType
+from tessera.graph.planning.plan import Launch
 from tessera.interp.numerics import from_storage, to_storage
 from tests.unit.graph_kit import HOPPER, built_for_hopper, compiled, fp32, module_of, values_of
 

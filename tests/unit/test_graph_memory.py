@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import float32
-from tessera.graph import source
-from tessera.graph.build import GraphBuilder
+from tessera.graph.calls import source
+from tessera.graph.calls.executable import Executable, compile_graph
+from tessera.graph.calls.host import NumpyHost
 from tessera.graph.emit.tiling import Machine
-from tessera.graph.executable import Executable, compile_graph
-from tessera.graph.host import NumpyHost
 from tessera.graph.index import sym
-from tessera.graph.memory import ALIGNMENT, Buffer, cut, lower_bound, place
-from tessera.graph.plan import FOREIGN, INPUT, OUTPUT, Extern
-from tessera.graph.types import Place, TensorType
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.types import Place, TensorType
+from tessera.graph.planning.memory import ALIGNMENT, Buffer, cut, lower_bound, place
+from tessera.graph.planning.plan import FOREIGN, INPUT, OUTPUT, Extern
 from tessera.ir import Value
 
 

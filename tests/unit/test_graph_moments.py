@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import float32
-from tessera.graph.build import GraphBuilder
-from tessera.graph.combine import is_welford, region_of, simple, welford
+from tessera.graph.calls.executable import machine_of
 from tessera.graph.emit.tiling import Machine
-from tessera.graph.executable import machine_of
-from tessera.graph.ops import ReduceOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.combine import is_welford, region_of, simple, welford
+from tessera.graph.ir.ops import ReduceOp
 from tessera.graph.passes import optimize
-from tessera.graph.planner import Planner
+from tessera.graph.planning.planner import Planner
 from tessera.ir import Value
 from tessera.ir.applications import Session
 from tests.unit.graph_kit import HOPPER, check, compiled, fp32, module_of

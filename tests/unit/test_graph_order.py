@@ -20,13 +20,13 @@ from tessera.dtypes import (
     uint8,
     uint32,
 )
-from tessera.graph.build import GraphBuilder
-from tessera.graph.expand_sort import MOST
 from tessera.graph.index import sym
-from tessera.graph.interp import interpret
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize
-from tessera.graph.plan import Interpret, Launch
-from tessera.graph.types import TensorType
+from tessera.graph.passes.expand_sort import MOST
+from tessera.graph.planning.plan import Interpret, Launch
 from tessera.interp.numerics import from_storage, to_storage
 from tessera.ir import Value
 from tests.unit.graph_kit import built_for_hopper, compiled, module_of, values_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tessera.graph.interp import interpret
-from tessera.graph.page import block
+from tessera.graph.ir.interp import interpret
+from tessera.tools.graph_page import block
 
 
 def test_the_model_of_the_page_is_what_it_says():

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import float32, int64
-from tessera.graph.build import GraphBuilder
 from tessera.graph.index import dim, parse_map, sym
-from tessera.graph.interp import interpret
-from tessera.graph.ops import LoadOp, LoopOp, ReduceOp, ViewOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.ops import LoadOp, LoopOp, ReduceOp, ViewOp
+from tessera.graph.ir.types import Place, TensorType
 from tessera.graph.passes import cost, optimize
 from tessera.graph.passes.canonical import canonicalize
 from tessera.graph.passes.equal import merge_equal
 from tessera.graph.passes.facts import captured_tensors, symbol_ranges
 from tessera.graph.passes.fuse import Fusion
-from tessera.graph.types import Place, TensorType
 from tessera.ir import Module, Op, Value, print_module, verify
 
 N = sym("s0")

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from tessera.dtypes import bfloat16, dtype, float32
-from tessera.graph.build import GraphBuilder
+from tessera.graph.calls.executable import machine_of
 from tessera.graph.emit import product_time
 from tessera.graph.emit.matmul import blocks_of, variants
 from tessera.graph.emit.product_time import TILES, Blocks, Shape, fastest, fitting, microseconds
-from tessera.graph.executable import machine_of
-from tessera.graph.interp import function_of
-from tessera.graph.ops import MatmulOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import function_of
+from tessera.graph.ir.ops import MatmulOp
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize
-from tessera.graph.plan import Launch
-from tessera.graph.planner import Planner
-from tessera.graph.types import TensorType
+from tessera.graph.planning.plan import Launch
+from tessera.graph.planning.planner import Planner
 from tessera.ir import Module, Value
 from tests.unit.graph_kit import HOPPER
 from tools.fit import products

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessera.graph.executable import compile_graph, machine_of
-from tessera.graph.host import NumpyHost
-from tessera.graph.interp import interpret
+from tessera.graph.calls.executable import compile_graph, machine_of
+from tessera.graph.calls.host import NumpyHost
+from tessera.graph.ir.interp import interpret
 from tessera.graph.passes import optimize
 from tests.fuzz.graphs_kit import RandomGraph, copy
 from tests.unit.graph_kit import HOPPER

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import float32
-from tessera.graph.build import GraphBuilder
 from tessera.graph.index import dim, sym
-from tessera.graph.interp import interpret
-from tessera.graph.ops import LoopOp, ReduceOp, ScatterOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.ops import LoopOp, ReduceOp, ScatterOp
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize
 from tessera.graph.passes.reindex import permute, split
-from tessera.graph.types import TensorType
 from tessera.ir import Module, Value, verify
 
 N = sym("s0")

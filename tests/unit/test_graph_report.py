@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import float32, int64
-from tessera.graph.build import GraphBuilder
-from tessera.graph.executable import compile_graph
-from tessera.graph.host import NumpyHost
+from tessera.graph.calls.executable import compile_graph
+from tessera.graph.calls.host import NumpyHost
 from tessera.graph.index import sym
-from tessera.graph.ops import AttentionOp, MatmulOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.ops import AttentionOp, MatmulOp
+from tessera.graph.ir.types import Place, TensorType
 from tessera.graph.passes import optimize
-from tessera.graph.plan import Interpret
+from tessera.graph.planning.plan import Interpret
 from tessera.graph.report.costs import step_flops
 from tessera.graph.report.graphs import GraphFacts
 from tessera.graph.report.page import drawing, lanes, page, save
 from tessera.graph.report.rows import GraphReport, Peak, Report, StepReport, TensorReport
 from tessera.graph.report.timing import Stepper
-from tessera.graph.types import Place, TensorType
 from tests.fuzz.graphs_kit import RandomGraph
 from tests.unit.graph_kit import fp32, module_of
 

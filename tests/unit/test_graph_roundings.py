@@ -9,13 +9,13 @@ import pytest
 
 from tessera.dtypes import bfloat16, dtype, float8e4nv, float16, float32, float64, int32
 from tessera.errors import IRError
-from tessera.graph.build import GraphBuilder
+from tessera.graph.calls.executable import machine_of
 from tessera.graph.emit.kernel import emit
-from tessera.graph.executable import machine_of
-from tessera.graph.interp import interpret
-from tessera.graph.ops import LoopOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.ops import LoopOp
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize
-from tessera.graph.types import TensorType
 from tessera.ir import Module, Value, print_module, verify
 from tessera.ops import CastOp
 from tests.unit.graph_kit import HOPPER

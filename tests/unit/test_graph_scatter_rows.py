@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import float32, int64
-from tessera.graph.build import GraphBuilder
 from tessera.graph.index import dim
-from tessera.graph.interp import interpret
-from tessera.graph.ops import LoopOp, ScatterOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.ops import LoopOp, ScatterOp
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize
-from tessera.graph.types import TensorType
 from tessera.ir import Module, Value
 from tessera.ir.applications import Session
 

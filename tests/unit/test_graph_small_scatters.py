@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64, int32, int64
-from tessera.graph.build import GraphBuilder
-from tessera.graph.executable import compile_graph
-from tessera.graph.host import NumpyHost
+from tessera.graph.calls.executable import compile_graph
+from tessera.graph.calls.host import NumpyHost
 from tessera.graph.index import sym
-from tessera.graph.interp import interpret
-from tessera.graph.ops import LoopOp, ReduceOp, ScatterOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.ops import LoopOp, ReduceOp, ScatterOp
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import cost, optimize
-from tessera.graph.types import TensorType
 from tessera.ir import Module, Value, verify
 from tessera.ir.applications import Session
 from tests.unit.graph_kit import built_for_hopper

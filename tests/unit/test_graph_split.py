@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tessera.graph.build import GraphBuilder
-from tessera.graph.executable import machine_of
+from tessera.graph.calls.executable import machine_of
+from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.passes import optimize
-from tessera.graph.plan import Launch
+from tessera.graph.planning.plan import Launch
 from tessera.ir import Value
 from tests.unit.graph_kit import HOPPER, built_for_hopper, check, compiled, fp32, module_of
 

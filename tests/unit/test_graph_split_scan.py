@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import int64
-from tessera.graph.build import GraphBuilder
-from tessera.graph.combine import arg_extremum, is_commutative, region_of, simple, welford
+from tessera.graph.calls.executable import machine_of
 from tessera.graph.emit.tiling import Machine
-from tessera.graph.executable import machine_of
-from tessera.graph.interp import interpret
-from tessera.graph.ops import LoopOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.combine import arg_extremum, is_commutative, region_of, simple, welford
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.ops import LoopOp
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize
-from tessera.graph.planner import Planner
-from tessera.graph.types import TensorType
+from tessera.graph.planning.planner import Planner
 from tessera.ir import Builder, Module, Value, parse_module, print_module, verify
 from tessera.ir.applications import Session
 from tessera.ops import AddOp, MulOp, NegOp

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import float32
-from tessera.graph.build import GraphBuilder
-from tessera.graph.executable import machine_of
-from tessera.graph.planner import Planner
-from tessera.graph.types import TensorType
+from tessera.graph.calls.executable import machine_of
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.types import TensorType
+from tessera.graph.planning.planner import Planner
 from tests.unit.graph_kit import HOPPER, check, module_of
 
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import float32
-from tessera.graph.build import GraphBuilder
+from tessera.graph.calls.executable import machine_of
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.emit.walk import walk_of
-from tessera.graph.executable import machine_of
 from tessera.graph.index import sym
-from tessera.graph.interp import interpret
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
 from tessera.graph.passes import optimize
-from tessera.graph.planner import Planner
+from tessera.graph.planning.planner import Planner
 from tessera.ir import Module, Value, parse_module, print_module, verify
 from tessera.ir.applications import Session
 from tests.unit.graph_kit import HOPPER, built_for_hopper, compiled, fp32, module_of

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import float32
-from tessera.graph.build import GraphBuilder
-from tessera.graph.executable import Executable, compile_graph
-from tessera.graph.host import NumpyHost
+from tessera.graph.calls.executable import Executable, compile_graph
+from tessera.graph.calls.host import NumpyHost
 from tessera.graph.index import IndexMap, dim
-from tessera.graph.interp import interpret
-from tessera.graph.ops import ExternOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import interpret
+from tessera.graph.ir.ops import ExternOp
+from tessera.graph.ir.types import Place, TensorType
 from tessera.graph.passes import optimize
-from tessera.graph.plan import Launch
-from tessera.graph.types import Place, TensorType
+from tessera.graph.planning.plan import Launch
 from tessera.ir import Value
 
 rng = np.random.default_rng(9)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import float32
-from tessera.graph.build import GraphBuilder
 from tessera.graph.index import IndexMap, dim
-from tessera.graph.ops import LoopOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.ops import LoopOp
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize, written
 from tessera.graph.passes.cost import sizes
-from tessera.graph.plan import Launch, Step
-from tessera.graph.types import TensorType
+from tessera.graph.planning.plan import Launch, Step
 from tests.unit.graph_kit import check, compiled, module_of
 
 ROWS, ELEMENTS = 40, 12

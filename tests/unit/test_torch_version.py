@@ -12,7 +12,7 @@ import pytest
 
 from tessera import graph
 from tessera.errors import TorchNotFound
-from tessera.graph.torch_version import OLDEST
+from tessera.graph.torch.version import OLDEST
 
 
 def refused() -> str:

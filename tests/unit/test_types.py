@@ -7,8 +7,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tessera"
 MOST_ANY = {
-    "graph": 250,
-    "": 1476,
+    "graph": 247,
+    "": 1478,
 }  # the word in source files, imports included, by folder; "": all others
 ANY, BASIC = re.compile(r"\bAny\b"), re.compile(r"^# pyright: basic", re.MULTILINE)
 
@@ -16,7 +16,7 @@ ANY, BASIC = re.compile(r"\bAny\b"), re.compile(r"^# pyright: basic", re.MULTILI
 def sources() -> dict[str, str]:
     """Files by name, without those about torch: it gives most of its values no type."""
     files = [*PACKAGE.rglob("*.py")]
-    for_torch = {PACKAGE / "torch.py", *(PACKAGE / "graph").glob("torch_*.py")}
+    for_torch = {PACKAGE / "torch.py", *(PACKAGE / "graph/torch").rglob("*.py")}
     return {str(p.relative_to(PACKAGE)): p.read_text() for p in files if p not in for_torch}
 
 

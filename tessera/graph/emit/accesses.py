@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tessera.dtypes import int64
 from tessera.graph.index import Dim, Expr, Ranges, dim, expr, simplify, sym
-from tessera.graph.ops import (
+from tessera.graph.ir.ops import (
     CombiningOp,
     IndexOp,
     LoadOp,
@@ -21,7 +21,7 @@ from tessera.graph.ops import (
     ViewOp,
     yielded,
 )
-from tessera.graph.types import TensorType
+from tessera.graph.ir.types import TensorType
 from tessera.ir import Block, Op, Value
 from tessera.ops import arith
 

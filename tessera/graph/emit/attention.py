@@ -19,7 +19,7 @@ from tessera.graph.emit.attention_nest import LOG2_E, AttentionNest
 from tessera.graph.emit.kernel import KernelCode, finished
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.index import Expr
-from tessera.graph.ops import AttentionOp
+from tessera.graph.ir.ops import AttentionOp
 from tessera.ir import Block, Value
 from tessera.ops import MATH_OPS, arith
 

@@ -24,7 +24,7 @@ from tessera.graph.emit.scopes import Index
 from tessera.graph.emit.tiles import CannotEmit
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.index import Expr, expr
-from tessera.graph.ops import (
+from tessera.graph.ir.ops import (
     AttentionGradOp,
     AttentionGradsOp,
     AttentionKeyGradsOp,

@@ -17,8 +17,8 @@ from tessera.graph.emit.scopes import Index, Scope, delinearised
 from tessera.graph.emit.tiles import CannotEmit
 from tessera.graph.emit.tiling import Axis, Machine, Tiling, cdiv, next_power
 from tessera.graph.index import Expr, Sym, dim, expr, minimum
-from tessera.graph.ops import AttentionBase
-from tessera.graph.types import product
+from tessera.graph.ir.ops import AttentionBase
+from tessera.graph.ir.types import product
 from tessera.ir import Block, Op, Value, elem_of
 from tessera.ops import MATH_OPS, YieldOp, control, tile
 

@@ -20,8 +20,8 @@ from tessera.graph.emit.sorting import sorted_rows
 from tessera.graph.emit.tiles import CannotEmit, Shape, joint_shape, typed
 from tessera.graph.emit.tiling import MOST_UNROLLED, Tiling, next_power
 from tessera.graph.index import Expr, expr
-from tessera.graph.ops import CombiningOp, ReduceOp, ScanOp, SortOp, yielded
-from tessera.graph.types import product
+from tessera.graph.ir.ops import CombiningOp, ReduceOp, ScanOp, SortOp, yielded
+from tessera.graph.ir.types import product
 from tessera.ir import Block, Op, Value, elem_of, shape_of
 from tessera.ops import YieldOp, control
 

@@ -15,8 +15,8 @@ from tessera.graph.emit.tiles import CannotEmit, joint_shape
 from tessera.graph.emit.tiling import Machine, Tiling, choose
 from tessera.graph.emit.walk import WalkNest, emit_walk, tiling_of, walk_of
 from tessera.graph.index import Expr, Sym, expr
-from tessera.graph.ops import IndexOp, LoopOp, ReduceOp, ScanOp, ScatterOp, SortOp, yielded
-from tessera.graph.types import TensorType
+from tessera.graph.ir.ops import IndexOp, LoopOp, ReduceOp, ScanOp, ScatterOp, SortOp, yielded
+from tessera.graph.ir.types import TensorType
 from tessera.ir import Block, Module, Op, Value, print_module, shape_of
 from tessera.ops import ConstOp, YieldOp
 

@@ -25,8 +25,8 @@ from tessera.graph.emit.scopes import Index, Scope, delinearised
 from tessera.graph.emit.tiles import CannotEmit
 from tessera.graph.emit.tiling import Axis, Machine, Tiling, cdiv
 from tessera.graph.index import Expr, Sym, expr, minimum
-from tessera.graph.ops import LoadOp, LoopOp, MatmulOp, yielded
-from tessera.graph.types import product
+from tessera.graph.ir.ops import LoadOp, LoopOp, MatmulOp, yielded
+from tessera.graph.ir.types import product
 from tessera.ir import Block, Op, Value
 from tessera.ops import YieldOp, arith, control, tile
 

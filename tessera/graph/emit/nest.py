@@ -16,8 +16,8 @@ from tessera.graph.emit.scopes import NUMBER, Index, Indices, Scope, delinearise
 from tessera.graph.emit.tiles import CannotEmit, Tiles, joint_shape
 from tessera.graph.emit.tiling import Tiling
 from tessera.graph.index import Dim, Expr, Sym, expr, is_less, is_nonnegative
-from tessera.graph.ops import IndexOp, LoadOp, LoopOp, ReduceOp, ScanOp, SortOp, yielded
-from tessera.graph.types import TensorType
+from tessera.graph.ir.ops import IndexOp, LoadOp, LoopOp, ReduceOp, ScanOp, SortOp, yielded
+from tessera.graph.ir.types import TensorType
 from tessera.ir import Block, Builder, Value, elem_of, shape_of
 from tessera.ops import arith, control, memory, tile
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from math import prod
 
 from tessera.dtypes import int32
-from tessera.graph.combine import region_of, simple
 from tessera.graph.emit.tiles import Tiles
+from tessera.graph.ir.combine import region_of, simple
 from tessera.ir import TileType, Value, elem_of, shape_of
 from tessera.ops import arith, tile
 

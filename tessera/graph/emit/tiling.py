@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from tessera.graph.emit.accesses import INNER, Access, Accesses, inner_ops
 from tessera.graph.index import Expr
-from tessera.graph.ops import ReduceOp, ScatterOp
-from tessera.graph.types import TensorType, product
+from tessera.graph.ir.ops import ReduceOp, ScatterOp
+from tessera.graph.ir.types import TensorType, product
 from tessera.ir import Block, Op
 
 Size = int | Expr

@@ -19,8 +19,8 @@ from tessera.graph.emit.scopes import Index, Scope
 from tessera.graph.emit.tiles import CannotEmit
 from tessera.graph.emit.tiling import Axis, Machine, Tiling, next_power
 from tessera.graph.index import Expr
-from tessera.graph.ops import LoopOp, ReduceOp, yielded
-from tessera.graph.types import TensorType, product
+from tessera.graph.ir.ops import LoopOp, ReduceOp, yielded
+from tessera.graph.ir.types import TensorType, product
 from tessera.ir import Block, Op, Value, elem_of, shape_of
 
 Store = tuple[int, list[Expr], Value, Scope]  # the number of a result, its coordinates, its value

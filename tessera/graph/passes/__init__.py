@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tessera.graph.expand_scatter import expand_scatters
-from tessera.graph.expand_sort import expand_sorts
-from tessera.graph.ops import LoopOp
+from tessera.graph.ir.ops import LoopOp
 from tessera.graph.passes import canonical, cost, equal, fuse, inline
 from tessera.graph.passes.biases import add_biases
 from tessera.graph.passes.cost import Machine, SizeOf
+from tessera.graph.passes.expand_scatter import expand_scatters
+from tessera.graph.passes.expand_sort import expand_sorts
 from tessera.graph.passes.facts import symbol_ranges
 from tessera.graph.passes.index_sets import split_index_sets
 from tessera.graph.passes.layouts import choose_layouts

@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tessera.dtypes import float32
-from tessera.graph.build import GraphBuilder
-from tessera.graph.convolutions import FORWARD
-from tessera.graph.ops import ExternOp
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.ops import ExternOp
+from tessera.graph.ir.types import Place, TensorType
 from tessera.graph.passes import cost
-from tessera.graph.types import Place, TensorType
+from tessera.graph.passes.convolutions import FORWARD
 from tessera.ir import Module, Value, pass_
 from tessera.ir.applications import apply
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tessera.dtypes import int1, int64
 from tessera.graph.index import Expr, IndexMap, dim, size
-from tessera.graph.ops import LoadOp, LoopOp, yielded
+from tessera.graph.ir.ops import LoadOp, LoopOp, yielded
 from tessera.graph.passes.facts import Leaves, SymbolRanges, decided, extent_of, shared_ranges
 from tessera.ir import Op, Value
 from tessera.ops import AndOp, CmpOp, ConstOp, OrOp, SelectOp, XorOp

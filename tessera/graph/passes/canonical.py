@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.dtypes import int64
-from tessera.graph.concat import ConcatOp
 from tessera.graph.index import IndexMap, Ranges, dim, expr, is_nonnegative
-from tessera.graph.ops import (
+from tessera.graph.ir.concat import ConcatOp
+from tessera.graph.ir.ops import (
     ExternOp,
     IndexOp,
     LoadOp,
@@ -21,6 +21,7 @@ from tessera.graph.ops import (
     WriteOp,
     yielded,
 )
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes.facts import (
     NESTS,
     Leaves,
@@ -34,7 +35,6 @@ from tessera.graph.passes.facts import (
 from tessera.graph.passes.inline import selected
 from tessera.graph.passes.reindex import REINDEX
 from tessera.graph.passes.scatters import SCATTERS
-from tessera.graph.types import TensorType
 from tessera.ir import Block, Module, Op, Rewriter, RuleSet, Value, pass_, rule
 from tessera.ir.applications import apply
 from tessera.ops import CmpOp, ConstOp, ReturnOp

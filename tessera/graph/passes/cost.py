@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TypeGuard
 
-from tessera.graph.concat import ConcatOp, placements
 from tessera.graph.emit.accesses import offset_of
 from tessera.graph.index import Dim, Expr, dim
-from tessera.graph.ops import (
+from tessera.graph.ir.concat import ConcatOp, placements
+from tessera.graph.ir.ops import (
     CombiningOp,
     ExternOp,
     LoadOp,
@@ -24,8 +24,8 @@ from tessera.graph.ops import (
     ViewOp,
     donated_arguments,
 )
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes.facts import SymbolRanges, captured_tensors
-from tessera.graph.types import TensorType
 from tessera.ir import Block, Effect, Op, Value
 from tessera.ops import MATH_OPS, Atan2Op, ConstOp, DivOp, PowOp, RemOp
 

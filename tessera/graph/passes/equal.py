@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.graph.ops import ScatterOp, ViewOp
+from tessera.graph.ir.ops import ScatterOp, ViewOp
 from tessera.ir import Block, Module, Op, Value, pass_
 from tessera.ir.applications import apply
 from tessera.ops import ReturnOp

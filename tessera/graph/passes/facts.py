@@ -21,8 +21,8 @@ from tessera.graph.index import (
     minimum,
     simplify,
 )
-from tessera.graph.ops import CombiningOp, IndexOp, LoopOp, ScatterOp, SortOp
-from tessera.graph.types import TensorType
+from tessera.graph.ir.ops import CombiningOp, IndexOp, LoopOp, ScatterOp, SortOp
+from tessera.graph.ir.types import TensorType
 from tessera.ir import Block, Module, Op, Value
 from tessera.ops import AddOp, ConstOp, MaxOp, MinOp, MulOp, NegOp, SubOp
 

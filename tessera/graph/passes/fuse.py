@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from tessera.dtypes import int64
-from tessera.graph.concat import placements
 from tessera.graph.index import Dim, Expr, IndexMap, dim, expr, size
-from tessera.graph.ops import LoadOp, LoopOp, yielded
+from tessera.graph.ir.concat import placements
+from tessera.graph.ir.ops import LoadOp, LoopOp, yielded
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import cost
 from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.facts import captured_tensors
 from tessera.graph.passes.inline import selected
 from tessera.graph.passes.reindex import permute, split
 from tessera.graph.passes.written import is_too_long
-from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ir.applications import apply
 from tessera.ops import YieldOp

@@ -14,15 +14,15 @@ from itertools import pairwise
 from math import prod
 
 from tessera.dtypes import int64
-from tessera.graph.concat import ConcatOp, is_aligned, may_lie_inside
 from tessera.graph.index import Dim, Expr, IndexMap, dim, expr, is_nonnegative, size
-from tessera.graph.ops import IndexOp, LoadOp, LoopOp, ViewOp, yielded
+from tessera.graph.ir.concat import ConcatOp, is_aligned, may_lie_inside
+from tessera.graph.ir.ops import IndexOp, LoadOp, LoopOp, ViewOp, yielded
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import cost
 from tessera.graph.passes.boxes import Box, Conditions
 from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.facts import Leaves, SymbolRanges, shared_ranges
 from tessera.graph.passes.fuse import shared_extents
-from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ir.applications import apply
 from tessera.ops import CmpOp, YieldOp

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.graph.index import IndexMap
-from tessera.graph.ops import IndexOp, LoadOp, LoopOp, yielded
+from tessera.graph.ir.ops import IndexOp, LoadOp, LoopOp, yielded
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import cost
 from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.facts import captured_tensors
-from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ir.applications import apply
 from tessera.ops import AndOp, ConstOp, SelectOp

@@ -15,7 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.dtypes import int64
-from tessera.graph.convolutions import (
+from tessera.graph.emit.accesses import offset_of
+from tessera.graph.index import Dim, IndexMap
+from tessera.graph.ir.ops import LoadOp, LoopOp, MatmulOp, ScatterOp, ViewOp, yielded
+from tessera.graph.ir.types import TensorType
+from tessera.graph.passes import cost
+from tessera.graph.passes.convolutions import (
     BACKWARD,
     RANK,
     Convolution,
@@ -24,13 +29,8 @@ from tessera.graph.convolutions import (
     is_channels_last,
     is_pointwise,
 )
-from tessera.graph.emit.accesses import offset_of
-from tessera.graph.index import Dim, IndexMap
-from tessera.graph.ops import LoadOp, LoopOp, MatmulOp, ScatterOp, ViewOp, yielded
-from tessera.graph.passes import cost
 from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.facts import captured_tensors, symbol_ranges
-from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Module, Op, Value, pass_
 from tessera.ir.applications import apply
 from tessera.ops import FuncOp, ReturnOp, YieldOp

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from tessera.dtypes import int64
 from tessera.graph.index import Expr, IndexMap, dim, expr, size
-from tessera.graph.ops import IndexOp, LoadOp, LoopOp, ReduceOp, ScatterOp, ViewOp
-from tessera.graph.types import TensorType
+from tessera.graph.ir.ops import IndexOp, LoadOp, LoopOp, ReduceOp, ScatterOp, ViewOp
+from tessera.graph.ir.types import TensorType
 from tessera.ir import Block, Builder, Op, Rewriter, RuleSet, Value, rule
 from tessera.ops import ConstOp, FuncOp
 

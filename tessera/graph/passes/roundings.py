@@ -10,8 +10,8 @@ its rounding: the greatest element is looked for by comparing with one that was 
 
 from __future__ import annotations
 
-from tessera.graph.ops import LoadOp, LoopOp, yielded
-from tessera.graph.types import TensorType
+from tessera.graph.ir.ops import LoadOp, LoopOp, yielded
+from tessera.graph.ir.types import TensorType
 from tessera.ir import Module, Op, Rewriter, RuleSet, Value, pass_, rule
 from tessera.ops import CastOp, CmpOp, FuncOp
 

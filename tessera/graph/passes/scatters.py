@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.dtypes import int1, int64
-from tessera.graph.ops import LoopOp, ScatterOp, yielded
+from tessera.graph.ir.ops import LoopOp, ScatterOp, yielded
 from tessera.graph.passes import cost
 from tessera.ir import Block, Builder, Rewriter, RuleSet, Value, rule
 from tessera.ops import AddOp, AndOp, CmpOp, ConstOp, SelectOp, YieldOp

@@ -11,12 +11,12 @@ from __future__ import annotations
 from math import prod
 
 from tessera.dtypes import float32, int1
-from tessera.graph import combine
-from tessera.graph.build import GraphBuilder
-from tessera.graph.ops import ScatterOp, yielded
+from tessera.graph.ir import combine
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.ops import ScatterOp, yielded
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import cost
 from tessera.graph.passes.scatters import equal_elements
-from tessera.graph.types import TensorType
 from tessera.ir import Block, Module, Value, pass_
 from tessera.ir.applications import apply
 from tessera.ops import AndOp

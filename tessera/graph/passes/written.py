@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from tessera.graph.emit.tiling import MOST_UNROLLED
 from tessera.graph.index import IndexMap
-from tessera.graph.ops import LoadOp, LoopOp, ReduceOp
+from tessera.graph.ir.ops import LoadOp, LoopOp, ReduceOp
 from tessera.graph.passes import cost
 from tessera.graph.passes.cost import SizeOf
 from tessera.graph.passes.facts import is_index

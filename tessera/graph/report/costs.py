@@ -6,7 +6,7 @@ from collections import Counter
 from math import prod
 
 from tessera.graph.index import Expr, Sym
-from tessera.graph.ops import (
+from tessera.graph.ir.ops import (
     AttentionBase,
     AttentionGradsOp,
     AttentionKeyGradsOp,
@@ -17,9 +17,9 @@ from tessera.graph.ops import (
     LoadOp,
     MatmulOp,
 )
+from tessera.graph.ir.types import TensorType
 from tessera.graph.passes.facts import captured
-from tessera.graph.plan import Extern, Launch, Step, number
-from tessera.graph.types import TensorType
+from tessera.graph.planning.plan import Extern, Launch, Step, number
 from tessera.ir import Op, Value
 from tessera.ops import ConstOp, YieldOp
 

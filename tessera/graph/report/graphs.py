@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tessera.graph.dump import kernel_source
-from tessera.graph.executable import Executable
+from tessera.graph.calls.dump import kernel_source
+from tessera.graph.calls.executable import Executable
 from tessera.graph.index import Sym
-from tessera.graph.interp import bind_symbols
-from tessera.graph.plan import Extern, Launch, Step
+from tessera.graph.ir.interp import bind_symbols
+from tessera.graph.ir.types import TensorType
+from tessera.graph.planning.plan import Extern, Launch, Step
 from tessera.graph.report.costs import (
     Sizes,
     is_product,
@@ -21,7 +22,6 @@ from tessera.graph.report.costs import (
 )
 from tessera.graph.report.rows import EXTERN, KERNEL, NUMPY, Peak, StepReport, TensorReport
 from tessera.graph.report.timing import Stepper
-from tessera.graph.types import TensorType
 from tessera.ir import Value
 
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.dtypes import float32
-from tessera.graph.build import GraphBuilder
-from tessera.graph.executable import Executable, compile_graph
-from tessera.graph.host import Host
+from tessera.graph.calls.executable import Executable, compile_graph
+from tessera.graph.calls.host import Host
+from tessera.graph.calls.meaning import Meaning
 from tessera.graph.index import Sym
-from tessera.graph.interp import bind_symbols
-from tessera.graph.meaning import Meaning
-from tessera.graph.plan import INPUT, TEMPORARY, Extern, Launch, Step, number, storage_size
-from tessera.graph.types import TensorType
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.interp import bind_symbols
+from tessera.graph.ir.types import TensorType
+from tessera.graph.planning.plan import INPUT, TEMPORARY, Extern, Launch, Step, number, storage_size
 from tessera.ir import Value
 from tessera.runtime.driver import driver_named
 

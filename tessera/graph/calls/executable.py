@@ -1,0 +1,217 @@
+"""Compiles a graph function and runs it: kernels are built, the plan becomes a Python function, whose text is kept.
+
+exe = compile_graph(module, NumpyHost())
+(y,) = exe([x])
+print(exe.source)                      # what runs; with wrapper="python" it shows each launch
+exe.peak_bytes({"s0": 8})              # known before anything runs
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+from tessera.backends.compiler import GPUTarget
+from tessera.backends.cpu.pool import default_threads
+from tessera.compiler import CompiledKernel
+from tessera.errors import LaunchError
+from tessera.graph.calls.build_kernels import Kernels
+from tessera.graph.calls.dump import write_folder
+from tessera.graph.calls.host import GraphCall, Host
+from tessera.graph.calls.source import write_call
+from tessera.graph.calls.source_sequence import NARROW
+from tessera.graph.emit.tiling import Machine
+from tessera.graph.index import Expr, Sym
+from tessera.graph.ir.types import TensorType
+from tessera.graph.planning.plan import Plan, number, storage_size
+from tessera.graph.planning.planner import Planner
+from tessera.graph.planning.settle import PAGE, settle
+from tessera.ir import Module, Value
+from tessera.ops import FuncOp
+
+HOPPER = 90  # compute capability times ten
+WIDE = NARROW  # elements from which on offsets need 64 bits
+
+
+def machine_of(target: GPUTarget) -> Machine:
+    """What tilings depend on of a target. The numbers for GPUs were the best of those tried on an H200 by
+    benchmarks/graph_fused.py."""
+    if target.backend == "cuda":
+        return Machine(
+            "cuda", False, tile=1024, row=8192, step=4096, lanes=132, columns=2048, walk=16,
+            products=target.arch == HOPPER,
+        )  # fmt: skip
+    lanes = default_threads()
+    return Machine(
+        "cpu", True, tile=8192, row=16384, step=2048, lanes=lanes, columns=32768, walk=64
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a call needs that depends on sizes: numbers in the order in which the call's text names them."""
+
+    arenas: tuple[int, ...]  # their bytes
+    offsets: Mapping[Value, int]
+    numbers: tuple[int, ...]
+    tables: tuple[bytes, ...]  # the numbers of each launch sequence, 8 bytes each
+
+
+class Arenas:
+    """Memory for temporary tensors on a CPU that is kept between calls: one piece for all graphs of a kind of arrays,
+    since graphs run one after the other. It goes with the last of them."""
+
+    of: ClassVar[WeakValueDictionary[type[Host], Arenas]] = WeakValueDictionary()
+
+    def __init__(self) -> None:
+        self.spare: list[Any] = []  # what no call has at the moment
+
+    def take(self, host: Host, size: int) -> Any:
+        """The memory of the last call if it is large enough; else it goes, and there is new memory."""
+        try:
+            arena = self.spare.pop()
+        except IndexError:
+            return host.empty(size)
+        if len(arena) < size:
+            del arena
+            return host.empty(size)
+        return arena
+
+    def give(self, arena: Any) -> None:
+        """Keep memory for the next call, if no other thread has given back more."""
+        if not self.spare:
+            self.spare.append(arena)
+        elif len(self.spare[0]) < len(arena):
+            self.spare[:] = [arena]
+
+
+class Executable:
+    """A compiled graph. Calling it with the arguments in a list, which it empties, gives a list of results."""
+
+    def __init__(
+        self, function: FuncOp, plan: Plan, kernels: Kernels, host: Host, wrapper: str = "native"
+    ):
+        self.function, self.plan, self.kernels, self.host = function, plan, kernels, host
+        self.wrapper = wrapper
+        self.symbols = _symbols(function)
+        self.frames: dict[tuple[int, ...], Frame] = {}
+        self.arenas = Arenas.of.setdefault(type(host), Arenas())
+        self.source, writer = write_call(self)
+        self.sizes, self.tables = writer.sizes, writer.tables
+        space: dict[str, Any] = {
+            **writer.bindings,
+            "frame": self.frame,
+            "take": partial(self.arenas.take, host),
+            "give": self.arenas.give,
+        }
+        if kernels.target.backend != "cpu":
+            space["take"] = (
+                host.empty
+            )  # the library's allocator knows which stream memory is used on
+        if not self.symbols:
+            space |= {f"numbers_{k}": table for k, table in enumerate(self.frame().tables)}
+        exec(compile(self.source, f"<graph {function.name}>", "exec"), space)
+        self.call: GraphCall = host.on_device(space["call"])
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        return self.call(inputs)
+
+    def dump(self, folder: str | Path) -> Path:
+        """Write graph, call and kernels to a folder that runs by itself."""
+        return write_folder(self, folder)
+
+    def compiled(self) -> list[CompiledKernel]:
+        """The kernels, each once."""
+        return list(self.kernels.compiled.values())
+
+    # --- sizes --------------------------------------------------------------------------------------------
+    def frame(self, *values: int) -> Frame:
+        """The numbers of a call with these values of the symbols, in the order of `symbols`."""
+        found = self.frames.get(values)
+        if found is None:
+            found = self.frames[values] = self._make_frame(values)
+        return found
+
+    def _make_frame(self, values: Sequence[int]) -> Frame:
+        sizes = {Sym(name): n for name, n in zip(self.symbols, values, strict=True)}
+        for v in self.plan.place:
+            if number(storage_size(v.type), sizes) // v.type.elem.storage_bytes >= WIDE:
+                self.kernels.check_wide(v.type.short)
+        placed = self.plan.placed(sizes)
+        offsets: dict[Value, int] = {}
+        for arena, found in zip(self.plan.arenas, placed, strict=True):
+            offsets |= zip(arena, found.offsets, strict=True)
+
+        def known(n: int | Expr | Value) -> int:
+            return offsets[n] if isinstance(n, Value) else number(n, sizes)
+
+        tables = [[n.value(known) for n in table] for table in self.tables]
+        packed = tuple(struct.pack(f"={len(table)}q", *table) for table in tables)
+        arenas = tuple(found.size for found in placed)
+        return Frame(arenas, offsets, tuple(map(known, self.sizes)), packed)
+
+    def peak_bytes(self, sizes: Mapping[str, int] | None = None) -> int:
+        """The most bytes that a call holds beside what is there when it begins: arenas, results, and what the library
+        allocates for those of externs. Arguments that the caller does not need any more count less than nothing when
+        they have gone."""
+        values = [(sizes or {})[name] for name in self.symbols]
+        known = {Sym(name): n for name, n in zip(self.symbols, values, strict=True)}
+        page = PAGE if self.kernels.target.backend == "cuda" else 1
+        return self.plan.peak_bytes(known, page, self.wrapper == "native")
+
+
+def _symbols(function: FuncOp) -> dict[str, tuple[int, int | None]]:
+    """Where the values of symbols come from: the number of an argument, and its dimension if it is a tensor."""
+    found: dict[str, tuple[int, int | None]] = {}
+    facts = function.arg_attrs or ((),) * len(function.body.args)
+    for k, (a, about) in enumerate(zip(function.body.args, facts, strict=True)):
+        symbol = dict(about).get("symbol")
+        if symbol:
+            found[symbol] = (k, None)
+        elif isinstance(a.type, TensorType):
+            for d, n in enumerate(a.type.shape):
+                if isinstance(n, Expr) and isinstance(n.atom, Sym):
+                    found.setdefault(n.atom.name, (k, d))
+    used = {name for x in function.walk() for v in (*x.operands, *x.results) for name in _names(v)}
+    missing = used - found.keys()
+    if missing:
+        raise LaunchError(
+            f"the size {sorted(missing)[0]} follows from no argument of the graph",
+            help="give an int64 argument for it, with the fact `symbol`",
+        )
+    return found
+
+
+def _names(v: Value) -> frozenset[str]:
+    if not isinstance(v.type, TensorType):
+        return frozenset()
+    sizes = (*v.type.shape, *(v.type.strides or ()))
+    return frozenset[str]().union(*(n.syms for n in sizes if isinstance(n, Expr)))
+
+
+def compile_graph(
+    module: Module | FuncOp,
+    host: Host,
+    target: GPUTarget | None = None,
+    machine: Machine | None = None,
+    wrapper: str = "native",
+    contract: bool = True,
+) -> Executable:
+    """Compile the one function of a graph module for the tensors of `host`; `target`: by default this machine's CPU.
+    `machine`: what tilings are chosen for, if not for the target. `wrapper`: "python" launches each kernel by a line of
+    Python, for people to read and change; "native" all of them that follow each other at once. `contract`: whether
+    a * b + c may be rounded once."""
+    function = module if isinstance(module, FuncOp) else next(iter(module.body))
+    assert isinstance(function, FuncOp)
+    target = target or GPUTarget("cpu", "native", 1)
+    machine = machine or machine_of(target)
+    plan = Planner(function, machine).run()
+    kernels = Kernels(target, contract)
+    kernels.build(plan)
+    settle(plan, kernels.forbidden(), several=machine.name == "cuda")
+    return Executable(function, plan, kernels, host, wrapper)

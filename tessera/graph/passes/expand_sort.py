@@ -1,0 +1,174 @@
+"""Expresses sorts by loops. In short rows each element counts those that come before it, and goes to that place.
+
+graph.loop (%i: s0) { sort (%r: n) { yield key(i, r), value(i, r) } }
+    →   k = graph.loop (%i: s0, %r: n) { key(i, r) as an integer of the same order }
+        p = graph.loop (%i: s0, %r: n) { sum over (%q: n) q < r ? k[i, q] <= k[i, r] : k[i, q] < k[i, r] }
+        o = graph.scatter (%i: s0, %r: n) { o[i, p[i, r]] = r }
+        graph.loop (%i: s0) { graph.loop (%r: n) { yield key(i, o[i, r]), value(i, o[i, r]) } }
+
+That is n² comparisons a row, all independent, without a branch: vectors and threads do them at full speed. So it is
+the fastest way for short rows, and a stable one.
+
+On CPUs, keys of 32 bits in rows up to `LONGEST` become the upper half of integers of 64 bits whose lower half is the
+place: these are all different, so that any way to sort them is stable, and the sort of a power of two of them is a
+kernel by itself (`emit/sorting.py`), with about log2(n)² comparisons an element.
+
+    →   k = graph.loop (%i: s0, %r: 512) { r < n ? (key(i, r) as an integer of the same order) << 32 | r : the largest }
+        s = graph.loop (%i: s0) { sort (%r: 512) { yield k[i, r] } }
+        graph.loop (%i: s0) { graph.loop (%r: n) { o = s[i, r] & 0xffffffff; yield key(i, o), value(i, o) } }
+
+Other rows are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeGuard
+
+from tessera.dtypes import dtype, float32, int1, int16, int32, int64
+from tessera.graph.index import Expr
+from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.ops import LoopOp, SortOp, yielded
+from tessera.graph.ir.scalars import Scalar, is_nan, where
+from tessera.graph.passes.lift import needed
+from tessera.ir import Block, Module, Value, pass_
+from tessera.ops import arith
+
+# Elements of the longest row that is sorted by counting, by the type of the device.
+MOST = {"cpu": 256, "cuda": 1024}
+# Elements of the longest row that is sorted by a network: of floats, of integers, which eager sorts faster.
+LONGEST = (8192, 2048)
+HALF = 32  # bits of the place in an integer that is sorted
+
+
+@pass_("graph-expand-sorts")
+def expand_sorts(module: Module) -> None:
+    """Express the sorts of all functions by loops."""
+    for function in module.functions:
+        expand_sorts_of(function.regions[0])
+
+
+def expand_sorts_of(body: Block) -> None:
+    """Express sorts by loops, at top level and in its loops."""
+    for op in list(body):
+        if isinstance(op, SortOp):
+            _expand(op, None)
+        elif isinstance(op, LoopOp):
+            for inner in list(op.body):
+                if isinstance(inner, SortOp):
+                    _expand(inner, op)
+
+
+def is_short(n: int | Expr, device: str) -> TypeGuard[int]:
+    """Whether rows of n elements are sorted by counting on a device."""
+    return isinstance(n, int) and n <= MOST[device.split(":")[0]]
+
+
+def is_medium(n: int | Expr, device: str, elem: dtype) -> TypeGuard[int]:
+    """Whether rows of n elements of a type are sorted by a network."""
+    most = LONGEST[0 if elem.is_floating() else 1]
+    return isinstance(n, int) and device == "cpu" and elem.bits <= HALF and n <= most
+
+
+def _expand(op: SortOp, outer: LoopOp | None) -> None:
+    n, first = op.extents[0], outer or op
+    device: str = first.results[0].type.device
+    around = list(outer.body.args) if outer else []
+    g, b = GraphBuilder.before(first, device), GraphBuilder.before(op, device)
+    if is_short(n, device):
+        order, mask = _by_counting(g, op, outer, n), None
+    elif is_medium(n, device, yielded(op.body)[0].type) and not is_single(op):
+        order, mask = _by_network(g, op, outer, n), (1 << HALF) - 1
+    else:
+        return
+
+    def sorted_values(p: Value) -> list[Value]:
+        at = b.load(order, *around, p)
+        if mask is not None:
+            at = b.binary("and", at, b.const(mask, int64))
+        return b.inlined(op.body, {op.body.args[0]: at})
+
+    made = b.loops([n], sorted_values)
+    for new, old in zip(made, op.results, strict=True):
+        new.type = old.type
+    op.replace_by(made)
+
+
+def is_single(op: SortOp) -> bool:
+    """Whether a sort is one of those that a kernel does."""
+    keys, n = yielded(op.body), op.extents[0]
+    alone = len(keys) == 1 and keys[0].type == int64 and not op.descending
+    return alone and isinstance(n, int) and n > 1 and not n & (n - 1)
+
+
+def _by_counting(g: GraphBuilder, op: SortOp, outer: LoopOp | None, n: int) -> Value:
+    """The places of elements in the order of the sort, each in a loop of its own."""
+    extents = (*(outer.extents if outer else ()), n)
+    keys = g.loop(extents, lambda *i: _key(g, op, outer, i))
+    places = g.loop(extents, lambda *i: place(g, keys, n, i))
+    none = g.loop(extents, lambda *i: g.const(0, int64))
+    return g.scatter(none, extents, lambda *i: [*i[:-1], g.load(places, *i), i[-1]])
+
+
+def _by_network(g: GraphBuilder, op: SortOp, outer: LoopOp | None, n: int) -> Value:
+    """Integers in the order of the sort, whose lower halves are the places of elements."""
+    rows = outer.extents if outer else ()
+    width = 1 << (n - 1).bit_length()
+    keys = g.loop((*rows, n), lambda *i: _key(g, op, outer, i))
+
+    def padded(*i: Value) -> Value:
+        inside = g.compare("lt", i[-1], g.const(n, int64))
+        given = Scalar(g.load(keys, *i, mask=inside), g.b)
+        key = given.to(int64)
+        if not given.type.signed:
+            key = key - (1 << (HALF - 1))
+        found = key << HALF | Scalar(i[-1], g.b)
+        return g.select(inside, found.value, g.const((1 << 63) - 1, int64))
+
+    joined = g.loop((*rows, width), padded)
+
+    def row(*i: Value) -> list[Value]:
+        return g.sort(width, lambda *r: g.load(joined, *i, *r))
+
+    return g.loops(rows, row)[0]
+
+
+def _key(g: GraphBuilder, op: SortOp, outer: LoopOp | None, indices: Sequence[Value]) -> Value:
+    """The key for these indices, as an integer whose order is the sort's."""
+    mapping: dict[Value, Value] = {}
+    if outer is not None:
+        mapping.update(zip(outer.body.args, indices[:-1], strict=True))
+        for x in needed(op, [outer.body]):
+            g.b.insert(x.clone(mapping))
+    mapping[op.body.args[0]] = indices[-1]
+    key = ordered(Scalar(g.inlined(op.body, mapping)[0], g.b))
+    return (~key if op.descending else key).value
+
+
+def ordered(x: Scalar) -> Scalar:
+    """An integer in the order of keys: NaNs are equal and above all others, -0 and 0 are equal."""
+    if x.type == int1:
+        return x.to(int32)
+    if not x.type.is_floating():
+        return x
+    if x.type.bits < 16:
+        x = x.to(float32)
+    kind: dtype = {16: int16, 32: int32, 64: int64}[x.type.bits]
+    most = (1 << (kind.bits - 1)) - 1
+    bits = (x + 0.0).emit(arith.BitcastOp((x + 0.0).value, results=[kind]))
+    negative = where(bits < 0, bits ^ most, bits)
+    return where(is_nan(x), most, negative)
+
+
+def place(g: GraphBuilder, keys: Value, n: int, indices: Sequence[Value]) -> Value:
+    """How many keys of a row come before one (int64)."""
+    *outer, r = indices
+    own = Scalar(g.load(keys, *indices), g.b)
+
+    def before(q: Value) -> Value:
+        other = Scalar(g.load(keys, *outer, q), g.b)
+        earlier = g.compare("lt", q, r)
+        first = g.select(earlier, (other <= own).value, (other < own).value)
+        return g.cast(first, int32)
+
+    return g.cast(g.reduce("sum", [n], before), int64)

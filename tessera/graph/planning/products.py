@@ -1,0 +1,116 @@
+"""Finds what is computed in one kernel with a matrix product: loops that make its operands, and one that reads it.
+
+w = graph.loop (%i, %j) { cast(v[i, j]) }            prologue: a few operations an element, for this product alone
+p = graph.matmul x, w
+y = graph.loop (%i, %j) { relu(p[i, j] + b[j]) }     epilogue: the only reader, each element at its own index
+"""
+
+from __future__ import annotations
+
+from tessera.graph.emit.matmul import Product, pays
+from tessera.graph.emit.tiling import Machine
+from tessera.graph.index import Expr, dim, expr
+from tessera.graph.ir.ops import LoadOp, LoopOp, MatmulOp, ViewOp, yielded
+from tessera.graph.ir.types import TensorType, product
+from tessera.graph.passes import cost
+from tessera.ir import Block, Op, Value
+from tessera.ir.applications import apply
+from tessera.ops import arith
+
+MOST_PROLOGUE = 4  # operations an element that are done again for each block of the other operand
+Groups = tuple[tuple[int, ...], ...]
+
+
+def products_of(body: Block, machine: Machine) -> tuple[dict[Op, Product], set[Op]]:
+    """(at which op a kernel of a product is made → the product, the loops that such kernels compute)."""
+    at: dict[Op, Product] = {}
+    inside = set[Op]()
+    for op in body:
+        if isinstance(op, MatmulOp):
+            found = _product(op, body, machine, inside | at.keys())
+            at[found.epilogue or op] = found
+            inside.update(found.prologues)
+            if found.epilogue is not None:
+                inside.add(op)
+    return at, inside
+
+
+def _product(op: MatmulOp, body: Block, machine: Machine, taken: set[Op]) -> Product:
+    prologues = [_prologue(v, op) for v in (op.a, op.b)] if machine.exact else []
+    kept = tuple(dict.fromkeys(p for p in prologues if p is not None and p not in taken))
+    loop = _reader(op.result, body)
+    if loop is None or loop in taken:
+        return Product(op, kept)
+    groups = _groups(op, loop)
+    if groups is None or not pays(op, loop, machine) or not apply("graph-fuse-products", loop):
+        return Product(op, kept)
+    return Product(op, kept, loop, groups)
+
+
+def _prologue(v: Value, op: MatmulOp) -> LoopOp | None:
+    """The loop that makes an operand, if that is little work, and nobody else reads it."""
+    while isinstance(v.op, ViewOp):
+        if len(v.uses) != 1:
+            return None
+        v = v.op.x
+    loop = v.op
+    if not isinstance(loop, LoopOp) or len(loop.results) != 1 or not _is_pointwise(loop):
+        return None
+    users = list(v.users())
+    alone = len(users) == 1 and (users[0] is op or isinstance(users[0], ViewOp))
+    scalars = [x for x in loop.body if isinstance(x, arith.Elementwise)]
+    tensors = {x.tensor for x in loop.body if isinstance(x, LoadOp)}
+    simple = alone and len(scalars) <= MOST_PROLOGUE and len(tensors) <= 1
+    return loop if simple and apply("graph-fuse-products", loop) else None
+
+
+def _reader(v: Value, body: Block) -> LoopOp | None:
+    """The one loop that reads a tensor, if only loads in its body do."""
+    users = list(v.users())
+    if not users or not all(isinstance(x, LoadOp) and x.tensor is v for x in users):
+        return None
+    loops = {cost.top_level(x, body) for x in users}
+    loop = loops.pop()
+    return loop if not loops and isinstance(loop, LoopOp) and _is_pointwise(loop) else None
+
+
+def _is_pointwise(loop: LoopOp) -> bool:
+    scalars = not any(isinstance(v.type, TensorType) for v in yielded(loop.body))
+    return scalars and cost.is_pointwise(loop.body)
+
+
+def _groups(op: MatmulOp, loop: LoopOp) -> Groups | None:
+    """The loop's dimensions by the dimension of the product that they are, where all loads are at the loop's own
+    index, as an array of the product's shape would be read."""
+    found = {
+        _groups_of(x, loop) for x in loop.body if isinstance(x, LoadOp) and x.tensor is op.result
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _groups_of(load: LoadOp, loop: LoopOp) -> Groups | None:
+    args = list(loop.body.args)
+    if load.mask is not None or any(v not in args for v in load.indices):
+        return None
+    at = load.map.at([dim(args.index(v)) for v in load.indices], len(args)).results
+    wanted = load.tensor.type.shape
+    groups: list[tuple[int, ...]] = []
+    first = 0
+    for e, n in zip(at, wanted, strict=True):
+        last = max(e.dims, default=first - 1) + 1
+        group = tuple(range(first, last))
+        extents = [loop.extents[d] for d in group]
+        if e != _row_major(group, extents) or expr(product(extents)) != expr(n):
+            return None
+        groups.append(group)
+        first = last
+    rest = loop.extents[first:]
+    return tuple(groups) if all(n == 1 for n in rest) else None
+
+
+def _row_major(dims: tuple[int, ...], extents: list[int | Expr]) -> Expr:
+    found = expr(0)
+    for k, d in enumerate(dims):
+        if extents[k] != 1:
+            found = found + dim(d) * product(extents[k + 1 :])
+    return found

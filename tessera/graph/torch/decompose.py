@@ -1,0 +1,116 @@
+"""Says which ATen operations torch takes apart before a graph reaches us, and which stay whole."""
+
+# pyright: basic
+# torch gives most of its values no type.
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp import decompositions as torchs
+
+from tessera.graph.torch.foreach import foreach_decompositions
+
+aten = torch.ops.aten
+
+# Operations of core ATen that become element-wise operations and reductions.
+TAKEN_APART = (
+    aten._softmax, aten._log_softmax, aten.native_layer_norm, aten.native_group_norm, aten.native_batch_norm,
+    aten._native_batch_norm_legit, aten._native_batch_norm_legit_functional, aten._native_batch_norm_legit_no_training,
+    aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.native_batch_norm_backward,
+    aten._softmax_backward_data, aten._log_softmax_backward_data, aten.gelu_backward, aten.hardtanh, aten.elu,
+    aten.leaky_relu, aten.upsample_bilinear2d, aten._adaptive_avg_pool2d, aten.grid_sampler_2d,
+    aten._fused_rms_norm, aten._fused_rms_norm_backward, aten._batch_norm_with_update, aten._batch_norm_no_update,
+    aten._batch_norm_with_update_functional, aten.batch_norm_backward, aten.addmv, aten.dist, aten.lcm, aten.gcd,
+    aten.narrow_copy, aten.permute_copy, aten.unbind_copy, aten.round.decimals, aten.rrelu_with_noise_backward,
+    aten.tril_indices, aten.triu_indices, aten.upsample_bicubic2d, aten.upsample_trilinear3d,
+    aten.lift,
+)  # fmt: skip
+
+# Operations that we lower better than what they would become; and attention, whose backward takes the logarithms of
+# sums that its forward gives: taken apart it gives the weights in their place.
+KEPT_WHOLE = (
+    aten.index_add, aten.index_copy, aten.stack, aten.roll, aten.select_scatter,
+    aten._scaled_dot_product_flash_attention_for_cpu,
+)  # fmt: skip
+
+
+@cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Overload -> function, for AOTAutograd."""
+    table = {
+        **dict(core_aten_decompositions().items()),
+        **get_decompositions(TAKEN_APART),
+        **foreach_decompositions(),
+        aten.convolution_backward.default: convolution_backward,
+        aten.ldexp.Tensor: ldexp,
+        aten.as_strided_scatter.default: as_strided_scatter,
+        aten._efficientzerotensor.default: torch.zeros,  # whose tensors have no memory
+    }
+    whole = {getattr(packet, name) for packet in KEPT_WHOLE for name in packet.overloads()}
+    return {o: rule for o, rule in table.items() if o not in whole and not _is_attention(o)}
+
+
+def _is_attention(overload: Any) -> bool:
+    """Fused attention, whose backward takes what the fused forward gives: its parts give something else there."""
+    return overload._schema.name.startswith("aten::_scaled_dot_product")
+
+
+def convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> Any:
+    """The gradient of a bias as a sum, which is fused with others. On CPUs the library's own one is as quick."""
+    mask = rest[-1]
+    if not mask[2] or not grad.is_cuda:
+        return NotImplemented
+    found = (None, None, None)
+    if mask[0] or mask[1]:
+        library = aten.convolution_backward.default
+        found = library(grad, x, weight, *rest[:-1], [mask[0], mask[1], False])
+    return found[0], found[1], grad.sum([0, *range(2, grad.dim())])
+
+
+def ldexp(x: Any, exponent: Any) -> Any:
+    """A product with a power of two where the exponent is a float; whole ones, whose powers may be beyond the range of
+    floats, have a rule."""
+    if not exponent.is_floating_point():
+        return NotImplemented
+    return torchs.ldexp(x, exponent)
+
+
+def as_strided_scatter(x: Any, source: Any, *where: Any) -> Any:
+    """Of an expanded tensor as eager does it, into a copy: torch's tracing foretells strides of 0, with which what was
+    written would be lost."""
+    if not any(step == 0 and n != 1 for n, step in zip(x.shape, x.stride(), strict=True)):
+        return NotImplemented
+    copy = x.clone(memory_format=torch.contiguous_format)
+    return aten.as_strided_scatter.default(copy, source, *where)
+
+
+# Operations one of whose arguments, the one at this place, counts elements from the beginning of a storage.
+PLACED = {
+    "aten.as_strided.default": 3,
+    "aten.as_strided_copy.default": 3,
+    "aten.as_strided_scatter.default": 4,
+}
+
+
+def placed(target: Any, x: Any) -> tuple[str, Any]:
+    """The name of an operation and what runs it on a tensor `x` of torch's tracing: a tensor that is traced as one of
+    its own lies somewhere in an arena, from where on what `PLACED` takes has to count."""
+    traced = x.storage_offset() if str(target) in PLACED else None
+    if not isinstance(traced, int):
+        return str(target), target
+    name = f"{target}+{traced}" if traced else str(target)
+    return name, partial(_moved, target, PLACED[str(target)], traced)
+
+
+def _moved(run: Any, at: int, traced: int, x: Any, *args: Any, **keywords: Any) -> Any:
+    by = x.storage_offset() - traced
+    given = [x, *args]
+    if len(given) > at and given[at] is not None:
+        given[at] += by
+    elif keywords.get("storage_offset") is not None:
+        keywords["storage_offset"] += by
+    return run(*given, **keywords)

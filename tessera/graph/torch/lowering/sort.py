@@ -1,0 +1,157 @@
+"""Lowers what depends on the order of elements: sorting, the largest ones, medians."""
+
+# pyright: basic
+# torch gives most of its values no type.
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tessera.dtypes import int64
+from tessera.graph.index import Expr, expr
+from tessera.graph.ir.scalars import Scalar, is_nan, where
+from tessera.graph.ir.types import product
+from tessera.graph.passes.expand_sort import is_medium, is_short
+from tessera.graph.torch.lowering.base import Lowering, Tensor, rule
+from tessera.graph.torch.lowering.reduce import last_to
+from tessera.graph.torch.lowering.view import reshaped, view
+from tessera.graph.torch.types import NotLowered, element_of, torch_type
+
+
+def in_order(
+    low: Lowering, x: Tensor, at: int, descending: bool, all_of_it: bool = False
+) -> list[Tensor]:
+    """x sorted along dimension `at`, and where its elements were. `all_of_it`: whether the whole order is wanted, which
+    eager needs much more time for than for a few elements."""
+    element_of(torch_type(x.elem))
+    n = x.shape[at]
+    if not is_short(n, x.device) and not (all_of_it and is_medium(n, x.device, x.elem)):
+        raise NotLowered("a sort of long rows, or of an unknown number")
+    outer = [n for k, n in enumerate(x.shape) if k != at]
+
+    def row(indices: list[Expr]) -> list[Any]:
+        def one(along: list[Expr]) -> list[Scalar]:
+            place = [*indices[:at], along[0], *indices[at:]]
+            return [low.load(x, place), low.position(along[0])]
+
+        return low.sort_values(x.shape[at], one, descending)
+
+    return [last_to(t, at) for t in low.inner_tensors(outer, row)]
+
+
+def _sorted(low: Lowering, x: Tensor, at: int, descending: bool) -> list[Tensor]:
+    if not x.rank:
+        return _alone(low, x)
+    rows = in_order(low, x, at % x.rank, descending, all_of_it=True)
+    return low.loops(x.shape, lambda i: [low.load(r, i) for r in rows])
+
+
+def _alone(low: Lowering, x: Tensor) -> list[Tensor]:
+    """The one element of a tensor without dimensions, and its place."""
+    return low.loops([], lambda i: [low.load(x, []), low.const(0, int64)])
+
+
+@rule("sort")
+def sort(low: Lowering, x: Tensor, dim: int = -1, descending: bool = False) -> list[Tensor]:
+    return _sorted(low, x, dim, descending)
+
+
+@rule("sort.stable")
+def sort_stable(
+    low: Lowering, x: Tensor, *, stable: bool = False, dim: int = -1, descending: bool = False
+) -> list[Tensor]:
+    return _sorted(low, x, dim, descending)
+
+
+@rule("topk")
+def topk(
+    low: Lowering, x: Tensor, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> list[Tensor]:
+    if not x.rank:
+        return _alone(low, x)
+    _decided(x)
+    at = dim % x.rank
+    rows = in_order(low, x, at, largest)
+    shape = [k if d == at else n for d, n in enumerate(x.shape)]
+    return low.loops(shape, lambda i: [low.load(r, i) for r in rows])
+
+
+def _decided(x: Tensor) -> None:
+    """Leave to eager what it chooses of equal elements, where these are likely: places show it."""
+    if not x.elem.is_floating() or x.elem.bits < 32:
+        raise NotLowered("which of equal elements eager chooses is not defined")
+
+
+def _chosen(
+    low: Lowering,
+    x: Tensor,
+    at: int,
+    keepdim: bool,
+    which: Callable[[list[Expr], Tensor], Scalar],
+) -> list[Tensor]:
+    """One element of each row, and its place: `which(rest of the coordinates, places in the order of the sort)`."""
+    places = in_order(low, x, at, False)[1]
+    shape = [1 if d == at else n for d, n in enumerate(x.shape) if keepdim or d != at]
+
+    def body(i: list[Expr]) -> list[Scalar]:
+        rest = [*i[:at], *i[at + 1 :]] if keepdim else i
+        found = which(rest, places)
+        return [low.load(x, [*rest[:at], low.computed(found), *rest[at:]]), found]
+
+    return low.loops(shape, body)
+
+
+@rule("kthvalue")
+def kthvalue(
+    low: Lowering, x: Tensor, k: Any, dim: int = -1, keepdim: bool = False
+) -> list[Tensor]:
+    if not x.rank:
+        return _alone(low, x)
+    _decided(x)
+    at = dim % x.rank
+    return _chosen(
+        low, x, at, keepdim, lambda i, places: low.load(places, [*i[:at], expr(k) - 1, *i[at:]])
+    )
+
+
+def _median(skip: bool, low: Lowering, x: Tensor, dim: int, keepdim: bool = False) -> list[Tensor]:
+    """The lower one of two medians. NaNs are left out if `skip`; else the first one is the median."""
+    if not x.rank:
+        return _alone(low, x)
+    at = dim % x.rank
+    n = x.shape[at]
+
+    def which(i: list[Expr], places: Tensor) -> Scalar:
+        def nan_at(r: list[Expr]) -> Scalar:
+            return is_nan(low.load(x, [*i[:at], r[0], *i[at:]]))
+
+        def kept(k: Any) -> Scalar:
+            return low.load(places, [*i[:at], k, *i[at:]])
+
+        if not x.elem.is_floating():
+            return kept((n - 1) // 2)
+        if skip:
+            numbers = low.reduce("sum", [n], lambda r: (~nan_at(r)).to(int64))
+            middle = where(numbers > 0, numbers - 1, 0) >> 1
+            return kept(low.computed(middle))
+        end = low.position(expr(n))
+        first = low.reduce("min", [n], lambda r: where(nan_at(r), low.position(r[0]), end))
+        return where(first < end, first, kept((n - 1) // 2))
+
+    return _chosen(low, x, at, keepdim, which)
+
+
+def _median_of_all(skip: bool, low: Lowering, x: Tensor) -> Tensor:
+    count = product(x.shape)
+    flat = view(x, reshaped(x.shape, [count]), [count])
+    out, low.out = low.out, (low.out, low.out)
+    found = _median(skip, low, flat, 0)[0]
+    low.out = out
+    return found
+
+
+rule("median.dim")(partial(_median, False))
+rule("nanmedian.dim")(partial(_median, True))
+rule("median.default")(partial(_median_of_all, False))
+rule("nanmedian.default")(partial(_median_of_all, True))

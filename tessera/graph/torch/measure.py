@@ -1,0 +1,180 @@
+"""Measures models of torch for reports: memory, the machine's peaks, how far outputs are from eager."""
+
+# pyright: basic
+# torch gives most of its values no type.
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._pytree import tree_flatten, tree_map
+
+from tessera.backends.compiler import GPUTarget
+from tessera.backends.cpu.pool import default_threads
+from tessera.graph.report.rows import Distance, Peak
+from tessera.graph.report.timing import bandwidth_of
+from tessera.graph.torch.host import TorchHost
+
+# Of one SM in one clock, by compute capability: operations of bf16 products with dense operands.
+PRODUCTS = {70: 1024, 75: 1024, 80: 2048, 86: 1024, 89: 1024, 90: 4096, 100: 8192}
+FMA = 2  # operations
+PORTS = 2  # vector units for products and sums of a CPU core
+CLOCK = 2.5e9  # Hz, where the system does not tell
+
+
+def training_step(run: Any, model: Any, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Results of a call, and gradients of a weighted sum of them where they have any: the plain sum of
+    a softmax is constant."""
+    results = run(*inputs)
+    tensors = [x for x in tree_flatten(results)[0] if isinstance(x, torch.Tensor)]
+    floats = [x for x in tensors if x.requires_grad]
+    if not floats:
+        return results, []
+    given = [x for x in tree_flatten(inputs)[0] if isinstance(x, torch.Tensor)]
+    leaves = [x for x in given if x.requires_grad]
+    leaves += list(model.parameters()) if isinstance(model, torch.nn.Module) else []
+    total = sum(_weighted(x.real if x.is_complex() else x) for x in floats)
+    return results, list(torch.autograd.grad(total, leaves, allow_unused=True))  # type: ignore[arg-type]
+
+
+def _weighted(x: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(x.numel(), device=x.device, dtype=torch.float32)
+    return (x * torch.sin(places + 1).reshape(x.shape).to(x.dtype)).sum()
+
+
+def synchronizer(device: str) -> Callable[[], object]:
+    """What waits for all work of a device."""
+    if device.startswith("cuda"):
+        return lambda: torch.cuda.synchronize(device)
+    return lambda: None
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+def peak_bytes(run: Callable[[], Any]) -> tuple[int, str]:
+    """The most memory that a call holds beside what was there before it, and how it was measured."""
+    run()  # what is allocated once, as arenas, is not the call's
+    if torch.cuda.is_available():
+        devices = range(torch.cuda.device_count())
+        for device in devices:
+            torch.cuda.synchronize(device)
+            torch.cuda.reset_peak_memory_stats(device)
+        before = sum(map(torch.cuda.memory_allocated, devices))
+        result = run()
+        for device in devices:
+            torch.cuda.synchronize(device)
+        del result
+        most = sum(map(torch.cuda.max_memory_allocated, devices))  # of each one its own
+        return most - before, "CUDA's allocator, second call"
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as p:
+        result = run()
+    del result
+    assert p.profiler is not None and p.profiler.kineto_results is not None
+    events: list[Any] = [e for e in p.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = most = 0
+    for e in sorted(events, key=lambda e: e.start_ns()):
+        now += e.nbytes()
+        most = max(most, now)
+    return most, "allocations that torch's profiler saw in the second call"
+
+
+# --- the machine ------------------------------------------------------------------------------------------------
+@cache
+def peak_of(device: str) -> Peak:
+    """What a device can do at most: its bandwidth by a copy, the rest by its data."""
+    host = TorchHost({}, {}, device)
+    if not device.startswith("cuda"):
+        flops = default_threads() * _clock() * PORTS * FMA * _lanes()
+        return Peak(bandwidth_of(host, None, device, synchronizer(device)), flops, flops)
+    about = torch.cuda.get_device_properties(device)
+    target = GPUTarget("cuda", 10 * about.major + about.minor, 32)
+    clock = getattr(about, "clock_rate", 1_500_000) * 1e3
+    of_sm = about.multi_processor_count * clock
+    products = max((PRODUCTS[k] for k in PRODUCTS if k <= int(target.arch)), default=256)
+    bandwidth = bandwidth_of(host, target, device, synchronizer(device))
+    return Peak(bandwidth, of_sm * 128 * FMA, of_sm * products)
+
+
+def _lanes() -> int:
+    """Elements of fp32 in a vector."""
+    wide = torch.backends.cpu.get_cpu_capability()
+    return {"AVX512": 16, "AVX2": 8}.get(wide, 4)
+
+
+def _clock() -> float:
+    """The highest clock of a core that the system tells, in Hz."""
+    limit = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+    if limit.exists():
+        return int(limit.read_text()) * 1e3
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if os.name == "posix" and info.exists() else []
+    found = [float(line.split(":")[1]) for line in lines if line.startswith("cpu MHz")]
+    return max(found) * 1e6 if found else CLOCK
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------
+def distances(model: Any, compiled: Any, inputs: Sequence[Any], notes: list[str]) -> list[Distance]:
+    """How far each result and gradient is from eager's, and both from those in float64. Each run begins with the same
+    seed; random numbers are eager's own only with `options={"random": "eager"}`."""
+    ours, eager = (_numbers(run, model, inputs) for run in (compiled, model))
+    try:
+        exact = _exact(model, inputs)
+    except Exception as error:
+        exact = {}
+        notes.append(f"float64 does not run this model: {str(error).splitlines()[0][:120]}")
+    found: list[Distance] = []
+    for name, x in ours.items():
+        true = exact.get(name)
+        both = (None, None) if true is None else (_far(x, true), _far(eager[name], true))
+        found.append(Distance(name, _far(x, eager[name]), *both))
+    return found
+
+
+def _numbers(run: Any, model: Any, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """Results by number, and the gradients together under one name: one vector of all their elements."""
+    torch.manual_seed(0)
+    results, gradients = training_step(run, model, tree_map(_own, inputs))
+    tensors = [x for x in tree_flatten(results)[0] if isinstance(x, torch.Tensor)]
+    found = {str(k): _plain(x) for k, x in enumerate(tensors)}
+    known = [_plain(x).flatten() for x in gradients if x is not None]
+    if known:
+        found["gradients"] = torch.cat(known)
+    return found
+
+
+def _own(x: Any) -> Any:
+    """A copy, which the model may change."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    return x.detach().clone().requires_grad_(x.requires_grad)
+
+
+def _plain(x: torch.Tensor) -> torch.Tensor:
+    x = x.detach()
+    x = torch.view_as_real(x) if x.is_complex() else x
+    return x.to(torch.float64)
+
+
+def _exact(model: Any, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
+    def wide(x: Any) -> Any:
+        floats = isinstance(x, torch.Tensor) and x.is_floating_point()
+        return x.detach().to(torch.float64).requires_grad_(x.requires_grad) if floats else x
+
+    double = copy.deepcopy(model).double() if isinstance(model, torch.nn.Module) else model
+    return _numbers(double, double, tree_map(wide, inputs))
+
+
+def _far(x: torch.Tensor, y: torch.Tensor) -> float:
+    """The largest difference as a part of the largest element; infinite where one has a NaN or infinity alone."""
+    if x.shape != y.shape:
+        return float("inf")
+    same = (x == y) | (x.isnan() & y.isnan())
+    if bool(same.all()):
+        return 0.0
+    off, largest = (x - y).abs()[~same].max(), y[y.isfinite()].abs().max()
+    return float(off / largest) if bool(off.isfinite()) else float("inf")
