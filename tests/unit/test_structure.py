@@ -72,7 +72,7 @@ MAX_FUNCTION_LINES = 61
 # that when SLACK lines are saved); who adds a feature makes room for it, or raises the number and gives a reason.
 MOST_LINES = {
     "errors": 550,
-    "config": 1502,  # with the names of all optimisations
+    "config": 1506,  # with the names of all optimisations
     "knobs": 100,
     "dtypes": 400,
     "ir": 1940,  # with the names of all passes
@@ -90,7 +90,7 @@ MOST_LINES = {
     "compat": 1500,
     "tools": 2910,  # with the command `widths`, and the page of graphs, which made `graph` smaller
     "testing": 400,
-    "graph": 20110,
+    "graph": 20400,
     "torch": 100,
 }
 SLACK = 300
