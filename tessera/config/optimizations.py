@@ -142,10 +142,6 @@ _GRAPHS = (
         "graph/passes/moments.py", "tests/unit/test_graph_moments.py, tests/fuzz/test_graphs_keep_meaning.py", unit="reduction",
     ),
     _row(
-        "graph-online-softmax", "gpu", "finds the largest element of a long row and the sum of its softmax in one walk, in place of two", "a row that a program reads in steps, and the sum of exp(x - m) over what m is the largest element of; sums change their order",
-        "graph/passes/online_sums.py", "tests/unit/test_graph_online_sums.py, tests/fuzz/test_graphs_keep_meaning.py", unit="reduction",
-    ),
-    _row(
         "graph-reuse-memory", "cpu gpu", "lets a result take the memory of a tensor that is dead where it is made", "nobody reads the memory any more; where an operand dies there, each program reads what it writes, and no more, before it writes",
         "graph/planning/settle.py, `KernelCode.reusable`", "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="tensor",
     ),

@@ -84,7 +84,6 @@ IN_PASSES = {o.name for o in OPTIMIZATIONS.values() if o.targets != "cpu"} | {
 }
 IN_PASSES -= {"ldmatrix", "stmatrix", "raise-occupancy"}
 IN_PASSES -= {"graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments"}
-IN_PASSES -= {"graph-online-softmax"}
 IN_PASSES -= {"graph-reuse-memory", "graph-cut-arena", "graph-own-products", "graph-fuse-products"}
 
 

@@ -72,7 +72,7 @@ MAX_FUNCTION_LINES = 61
 # that when SLACK lines are saved); who adds a feature makes room for it, or raises the number and gives a reason.
 MOST_LINES = {
     "errors": 550,
-    "config": 1506,  # with the names of all optimisations
+    "config": 1502,  # with the names of all optimisations
     "knobs": 100,
     "dtypes": 400,
     "ir": 1940,  # with the names of all passes

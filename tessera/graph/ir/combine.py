@@ -12,7 +12,6 @@ from tessera.ops import (
     AndOp,
     CmpOp,
     DivOp,
-    ExpOp,
     IsNanOp,
     MaxOp,
     MinOp,
@@ -101,16 +100,6 @@ def is_welford(block: Block) -> bool:
     return functions.of(block, order) == functions.of(region_of(types, welford), order)
 
 
-def is_simple(block: Block, kind: str) -> bool:
-    """Whether a region is that of one of `KINDS` for one value."""
-    types = [a.type for a in block.args[: len(block.args) // 2]]
-    if len(types) != 1:
-        return False
-    functions = Functions()
-    wanted = region_of(types, simple(kind, types[0])[0])
-    return functions.of(block, range(2)) == functions.of(wanted, range(2))
-
-
 def identity(kind: str, elem: dtype) -> int | float | bool:
     """The number that changes nothing."""
     if kind in ("max", "min"):
@@ -170,17 +159,3 @@ def welford(b: Builder, x: Sequence[Value], y: Sequence[Value]) -> list[Value]:
     mean = b.emit(AddOp(x[0], b.emit(MulOp(delta, share))))
     between = b.emit(MulOp(b.emit(MulOp(delta, delta)), b.emit(MulOp(x[2], share))))
     return [mean, b.emit(AddOp(b.emit(AddOp(x[1], y[1])), between)), count]
-
-
-def softmax_sums(b: Builder, x: Sequence[Value], y: Sequence[Value]) -> list[Value]:
-    """(m, sum of exp(x - m)) of two sets together: the largest element m, and what lies below it scaled once."""
-    elem = x[0].type
-    most = b.emit(MaxOp(x[0], y[0], propagate_nan=True))
-    least = b.emit(MinOp(x[0], y[0]))
-    one = b.emit(ConstOp(value=1.0, results=[elem]))
-    power = b.emit(ExpOp(b.emit(SubOp(least, most))))
-    same = b.emit(CmpOp(x[0], y[0], predicate="eq"))  # infinities, too, whose difference is none
-    factor = b.emit(SelectOp(same, one, power))
-    first = b.emit(CmpOp(x[0], y[0], predicate="ge"))
-    kept, scaled = (b.emit(SelectOp(first, p, q)) for p, q in ((x[1], y[1]), (y[1], x[1])))
-    return [most, b.emit(AddOp(kept, b.emit(MulOp(scaled, factor))))]

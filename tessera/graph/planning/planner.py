@@ -39,7 +39,6 @@ from tessera.graph.passes.expand_sort import expand_sorts_of
 from tessera.graph.passes.facts import captured
 from tessera.graph.passes.lift import lift_scans
 from tessera.graph.passes.moments import take_moments_twice
-from tessera.graph.passes.online_sums import sum_softmax_online
 from tessera.graph.passes.split import split_reductions
 from tessera.graph.passes.split_attention import split_attention
 from tessera.graph.passes.split_scan import split_scans
@@ -88,7 +87,6 @@ class Planner:
         self.spots = place_parts(function.body)
         self.products, self.inside = products_of(function.body, machine)
         likely, taken = cost.sizes({}), {*self.products, *self.inside}
-        sum_softmax_online(function, machine)
         split_reductions(
             function, machine, reduce_columns_with_rows(function, machine, likely, taken)
         )
