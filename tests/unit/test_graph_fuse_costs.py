@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tessera.dtypes import float32
+from tessera.dtypes import bfloat16, float32, int64
 from tessera.graph.calls.executable import machine_of
 from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.ir.interp import function_of
@@ -108,3 +108,51 @@ def test_parts_over_several_indices_are_right():
     given = [numbers(6000, 8), numbers(3, 2000, 8), numbers(8)]
     exe = check(optimize(module_of(build)), given, rtol=1e-3)
     assert len(exe.plan.steps) == 2
+
+
+def loss_of_labels() -> Module:
+    """The log softmax of rows of a half type, which several loops read, of which one reads an element of each row."""
+    g = GraphBuilder("graph", "cuda")
+    logits = g.input("logits", TensorType((2048, 4096), bfloat16, device="cuda"))
+    labels = g.input("labels", TensorType((2048,), int64, device="cuda"))
+    wide = g.loop([2048, 4096], lambda i, j: g.cast(g.load(logits, i, j), float32))
+    most = g.loop([2048], lambda i: g.reduce("max", [4096], lambda r: g.load(wide, i, r)))
+    less = g.loop([2048, 4096], lambda i, j: g.sub(g.load(wide, i, j), g.load(most, i)))
+    total = g.loop([2048], lambda i: g.reduce("sum", [4096], lambda r: g.exp(g.load(less, i, r))))
+    loss = lambda i: g.sub(g.load(less, i, g.load(labels, i)), g.load(total, i))
+    g.output(g.loop([], lambda: g.reduce("sum", [2048], loss)))
+    return g.finish()
+
+
+def test_rows_of_half_types_are_not_stored_as_wide_ones():
+    """Subtracting is as little work as for fp32, so that it is done for the label again: nothing has a row's size."""
+    module = optimize(loss_of_labels())
+    made = [r.type.shape for op in function_of(module).body for r in op.results]
+    assert made and all(4096 not in shape for shape in made)
+
+
+def product_with_bias() -> Module:
+    """A product of halves with a bias, whose rows are reduced."""
+    g = GraphBuilder("graph", "cuda")
+    half = lambda *shape: TensorType(shape, bfloat16, device="cuda")
+    x, w, bias = (
+        g.input(n, half(*s)) for n, s in (("x", (2048, 512)), ("w", (512, 1024)), ("c", (1024,)))
+    )
+    product = g.matmul(x, w, float32, float32)
+
+    def with_bias(i: Any, j: Any) -> Any:
+        return g.cast(g.add(g.load(product, i, j), g.cast(g.load(bias, j), float32)), bfloat16)
+
+    y = g.loop([2048, 1024], with_bias)
+    wide = g.loop([2048, 1024], lambda i, j: g.cast(g.load(y, i, j), float32))
+    most = g.loop([2048], lambda i: g.reduce("max", [1024], lambda r: g.load(wide, i, r)))
+    g.output(y, most)
+    return g.finish()
+
+
+def test_a_product_is_stored_in_its_half_type():
+    """What narrows it is computed in its kernel, not with the rows that read it: no fp32 one is stored."""
+    module = optimize(product_with_bias())
+    plan = Planner(function_of(module), machine_of(HOPPER)).run()
+    written = [v.type.elem for step in plan.steps for v in step.writes]
+    assert len(plan.steps) == 2 and written == [bfloat16, float32]

@@ -117,3 +117,18 @@ def test_only_what_takes_less_than_a_launch(
     g.output(g.scatter(base, (count, 64), lambda i, j: [g.load(at, i), j, g.load(x, i, j)], "add"))
     module = optimize(g.finish())
     assert any(isinstance(op, ScatterOp) for op in module.walk()) is stays
+
+
+@pytest.mark.parametrize(("places", "stays"), [(32, False), (4096, True)])
+def test_many_additions_to_few_places_wait_for_each_other(
+    places: int, stays: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """A bias by relative position, of 256 tokens in 8 heads; not one of as many places as tokens."""
+    monkeypatch.setattr(cost, "machine_of", lambda device: cost.GPU)
+    g = GraphBuilder("buckets")
+    at = g.input("at", TensorType((65536,), int64))
+    x = g.input("x", TensorType((8, 65536), float32))
+    base = g.loop((places, 8), lambda *i: g.const(0.0, float32))
+    g.output(g.scatter(base, (8, 65536), lambda h, i: [g.load(at, i), h, g.load(x, h, i)], "add"))
+    module = optimize(g.finish())
+    assert any(isinstance(op, ScatterOp) for op in module.walk()) is stays

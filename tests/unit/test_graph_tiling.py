@@ -1,4 +1,4 @@
-"""How nests with rows are cut into programs on a GPU: into as many as there is work for."""
+"""How nests with rows are cut into programs on a GPU: as many as there is work for, and what is shared is read once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tessera.dtypes import float32
+from tessera.dtypes import float32, int64
 from tessera.graph.calls.executable import machine_of
 from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.ir.types import TensorType
@@ -40,3 +40,33 @@ def test_programs_have_few_rows_where_these_are_few(rows: int, programs: int, wa
 def test_few_rows_are_summed(rows: int):
     x = np.random.default_rng(0).normal(size=(rows, 30)).astype(np.float32)
     check(sums(rows, 30), [x], [x.sum(1, dtype=np.float64)])
+
+
+def sums_by_key(keys: int, count: int) -> Any:
+    def build(g: GraphBuilder) -> Any:
+        at = g.input("at", TensorType((count,), int64))
+        x = g.input("x", TensorType((count,), float32))
+
+        def term(key: Any, r: Any) -> Any:
+            nothing = g.const(0.0, float32)
+            return g.select(g.compare("eq", g.load(at, r), key), g.load(x, r), nothing)
+
+        return g.loop([keys], lambda k: g.reduce("sum", [count], lambda r: term(k, r)))
+
+    return build
+
+
+def test_elements_for_many_sums_are_read_once():
+    for count, whole in ((60001, True), (400001, False)):
+        first, last = launches(sums_by_key(45, count))
+        assert (first.tiling.shape, first.tiling.step) == ((8, 1), 1024)
+        assert first.tiling.whole is whole and last.tiling.whole
+    (small,) = launches(sums_by_key(300, 600))
+    assert 8 not in small.tiling.shape
+
+
+@pytest.mark.parametrize("count", [60001, 400001])
+def test_sums_by_key(count: int):
+    data = np.random.default_rng(1)
+    at, x = data.integers(0, 45, count), data.integers(-4, 5, count).astype(np.float32)
+    check(sums_by_key(45, count), [at, x], [np.bincount(at, x, 45)])

@@ -17,6 +17,7 @@ from tessera.graph.ir.types import TensorType, product
 from tessera.ir import Block, Op
 
 Size = int | Expr
+MOST_SHARING = 8  # results of a program whose inner loops read the same elements
 MOST_UNROLLED = 16  # elements of a reduction that is written out
 
 
@@ -268,7 +269,7 @@ def _with_inner(
             return _made(groups, _blocks(groups, accesses, most, machine), machine)
     if outer > along:
         return _columns(groups, accesses, longest, machine)
-    return _rows(groups, longest, machine)
+    return _rows(groups, accesses, longest, machine)
 
 
 def _longest(sizes: Sequence[Size]) -> int | None:
@@ -301,14 +302,20 @@ def _steps(accesses: Sequence[Access], g: Group) -> bool:
     return any(s is not None and s.value is not None and 0 < abs(s.value) <= 4 for s in strides)
 
 
-def _rows(groups: Sequence[Group], longest: int | None, machine: Machine) -> Tiling:
+def _rows(
+    groups: Sequence[Group], accesses: Sequence[Access], longest: int | None, machine: Machine
+) -> Tiling:
     """Inner loops along memory: one or several whole rows in a program, or one in steps. Programs of a GPU take fewer
     rows where these are few, as pointwise ones take fewer elements: each thread computes its own one after another."""
-    if longest is None or longest > machine.row:
+    shared = {} if machine.exact else _sharing(groups, accesses, longest, machine)
+    if longest is None or longest > machine.row or shared:
         programs = product([g.extent for g in groups])
         few = isinstance(programs, int) and programs < machine.lanes and not machine.exact
-        step = 2 * machine.step if few else machine.step
-        return _made(groups, {}, machine, "last", False, min(machine.row, step))
+        step = min(machine.row, 2 * machine.step if few or shared else machine.step)
+        step //= max([1, *shared.values()])
+        if longest is not None and longest <= step:
+            return _made(groups, shared, machine, "last", True, next_power(longest))
+        return _made(groups, shared, machine, "last", False, step)
     width = longest if machine.exact else next_power(longest)
     most = _elements([longest, *(g.extent for g in groups)], machine)
     most = 1024 if machine.exact else min(most, 1024)
@@ -320,6 +327,21 @@ def _rows(groups: Sequence[Group], longest: int | None, machine: Machine) -> Til
     if blocks and most < 1024:  # a warp for each row
         found = replace(found, warps=max(found.warps, min(4, blocks[groups[-1]])))
     return found
+
+
+def _sharing(
+    groups: Sequence[Group], accesses: Sequence[Access], longest: int | None, machine: Machine
+) -> dict[Group, int]:
+    """A block of results that read the same elements in their inner loops, as sums by key do: a program reads these
+    once for all, where they are many. Nothing on a CPU, whose cores have them in caches."""
+    total = product([longest or 0, *(g.extent for g in groups)])
+    if not isinstance(total, int) or total <= machine.lanes * machine.row:
+        return {}
+    deep = [a for a in accesses if any(d >= INNER for d in a.offset.dims)]
+    for g in groups:
+        if isinstance(g.extent, int) and all(a.stride(g.last) == 0 for a in deep):
+            return {g: min(MOST_SHARING, next_power(g.extent))}
+    return {}
 
 
 def _columns(

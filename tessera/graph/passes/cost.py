@@ -17,17 +17,20 @@ from tessera.graph.ir.concat import ConcatOp, placements
 from tessera.graph.ir.ops import (
     CombiningOp,
     ExternOp,
+    IndexOp,
     LoadOp,
     LoopOp,
+    MatmulOp,
     ScanOp,
     SortOp,
     ViewOp,
     donated_arguments,
+    yielded,
 )
 from tessera.graph.ir.types import TensorType
-from tessera.graph.passes.facts import SymbolRanges, captured_tensors
+from tessera.graph.passes.facts import SymbolRanges, captured, captured_tensors
 from tessera.ir import Block, Effect, Op, Value
-from tessera.ops import MATH_OPS, Atan2Op, ConstOp, DivOp, PowOp, RemOp
+from tessera.ops import MATH_OPS, Atan2Op, CastOp, ConstOp, DivOp, PowOp, RemOp
 
 TYPICAL = 512  # of a symbolic size
 MOST_TENSORS = 64  # that one loop reads and makes
@@ -38,12 +41,12 @@ SizeOf = Callable[["int | Expr"], int]
 class Machine:
     """`bandwidth`: bytes a second of memory; `launch`: seconds for a kernel more; `rate`: scalar ops a second; `lanes`:
     programs that it takes to keep the machine busy; `cache`: bytes that a program reads again without memory; `gather`:
-    seconds for an element that is not loaded or stored with its neighbours; `few`: programs that leave most of a
-    machine idle, so that what they reduce is split among more where it can be (split.py). `channels_last`: types that
-    the library's convolutions are written for in that order of dimensions, so that they reorder others (`weights_last`:
-    and weights), and what the numbers of channels are multiples of there, as others are padded (`channels`);
-    `convolutions` and `inference`: how many times as long its kernels take then, by kind, in training and else
-    (layouts.py); `biases_apart`: whether it adds their biases by kernels of their own (biases.py)."""
+    seconds for an element that is not loaded or stored with its neighbours; `meeting`: seconds for an atomic operation
+    that waits for others on the same place; `few`: programs that leave most of a machine idle, so that what they reduce
+    is split among more where it can be (split.py). `channels_last`: types that the library's convolutions are written
+    for in that order of dimensions, so that they reorder others (`weights_last`: and weights), and what the numbers of
+    channels are multiples of there, as others are padded (`channels`); `convolutions` and `inference`: how many times as
+    long its kernels take then, by kind, in training and else (layouts.py); `biases_apart`: whether it adds their biases by kernels of their own (biases.py)."""
 
     bandwidth: float
     launch: float
@@ -52,6 +55,7 @@ class Machine:
     cache: int
     gather: float
     few: int = 0
+    meeting: float = 0.0
     channels_last: tuple[str, ...] = ()
     weights_last: bool = False
     channels: int = 1
@@ -61,7 +65,7 @@ class Machine:
 
 
 GPU = Machine(
-    bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18, gather=1e-13, few=16,
+    bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18, gather=5e-12, few=16, meeting=2e-8,
     channels_last=("fp16", "bf16"), weights_last=True, channels=8,
     convolutions={"plain": 0.82, "narrowing": 1.5, "grouped": 30.0},
     inference={"plain": 0.82, "narrowing": 0.73, "grouped": 1.36}, biases_apart=True,
@@ -95,11 +99,23 @@ def bytes_of(t: TensorType, size: SizeOf) -> int:
 
 def weight(op: Op) -> int:
     """The cost of a scalar op in multiples of an addition."""
-    if isinstance(op, ConstOp) or op.terminator or op.regions:
+    if isinstance(op, ConstOp) or op.terminator or op.regions or _is_free(op):
         return 0
     if isinstance(op, (*MATH_OPS.values(), PowOp, Atan2Op)):
         return 10
     return 4 if isinstance(op, DivOp | RemOp) else 1
+
+
+def _is_free(op: Op) -> bool:
+    """Whether an op is part of a load: it says only where that reads, or widens what it gives. So graphs of half types
+    are fused as those of fp32."""
+    if isinstance(op, CastOp):
+        return (
+            isinstance(op.x.op, LoadOp) and op.x.type.is_floating() and op.result.type.is_floating()
+        )
+    return isinstance(op, IndexOp) and all(
+        isinstance(u, IndexOp | LoadOp) for u in op.result.users()
+    )
 
 
 def weight_of(block: Block, size: SizeOf) -> int:
@@ -269,6 +285,22 @@ def reduces_columns(loop: LoopOp) -> bool:
 def has_scan(block: Block) -> bool:
     """Whether a body scans: what reads a scan of one row in steps cannot be a reduction in the same kernel."""
     return any(isinstance(op, ScanOp) for op in block.walk())
+
+
+def ends_product(loop: LoopOp, size: SizeOf) -> bool:
+    """Whether a product's kernel can store what a loop makes of it in place of the product: nobody else reads that, and
+    it has more bytes than the results. In one kernel with what reads the loop it would be stored, and read."""
+    if not is_pointwise(loop.body) or any(
+        isinstance(v.type, TensorType) for v in yielded(loop.body)
+    ):
+        return False
+    made = sum(bytes_of(r.type, size) for r in loop.results)
+    return any(
+        isinstance(v.op, MatmulOp)
+        and made < bytes_of(v.type, size)
+        and all(user.is_inside(loop) for user in v.users())
+        for v in captured(loop)
+    )
 
 
 def is_fusable(op: Op | None) -> TypeGuard[LoopOp]:

@@ -244,6 +244,8 @@ class Fusion:
                 continue
             if is_too_long(producer, consumer, self.size):
                 continue
+            if cost.ends_product(producer, self.size):
+                continue
             after = self._movable(producer, consumer)
             if after is None:
                 continue
@@ -355,11 +357,11 @@ class Fusion:
         if after > outer * self.machine.cache:
             after = before  # a row is read again from memory
         bandwidth = self.machine.bandwidth
-        seconds = after / (bandwidth * busy)
+        seconds = after / bandwidth
         if cost.is_pointwise(b.body):
             inner = [m for m in range(len(b.extents)) if m not in order]
             seconds += cost.gathered(b, inner) * cost.extent(b, self.size) * self.machine.gather
-        return seconds <= before / bandwidth + self.machine.launch
+        return seconds / busy <= before / bandwidth + self.machine.launch
 
     def _would_split(self, a: LoopOp, b: LoopOp) -> bool:
         """Whether a few programs would do long reductions of both, which are split if they are apart."""

@@ -28,7 +28,7 @@ COMPARING = 3  # scalar ops beside those of the body: compare, select, combine
 
 @pass_("graph-reduce-scatters")
 def reduce_scatters(module: Module) -> None:
-    """Make loops of those scatters of all functions that take less than a launch longer by it."""
+    """Make loops of those scatters of all functions that are quicker then, without another launch."""
     for function in module.functions:
         reduce_scatters_of(function.regions[0])
 
@@ -54,7 +54,8 @@ def _passed(op: ScatterOp) -> dict[Value, int]:
 
 
 def _is_quick(op: ScatterOp, passed: dict[Value, int]) -> bool:
-    """Whether there is such a loop, and its comparisons take less time than a launch."""
+    """Whether there is such a loop, and its comparisons take less time than a launch and the atomic operations on one
+    place, which wait for each other."""
     t = op.result.type
     rest = [n for n, a in zip(op.extents, op.body.args, strict=True) if a not in passed]
     sizes = [*t.shape, *rest]
@@ -65,10 +66,12 @@ def _is_quick(op: ScatterOp, passed: dict[Value, int]) -> bool:
     if t.elem == int1 or (t.elem.bits < 32 and not t.elem.is_floating()):
         return False
     machine, size = cost.machine_of(t.device), cost.sizes({})
-    count = prod(map(size, t.shape))
-    busy = min(1.0, -(-count // PROGRAM) / machine.lanes)
+    count, over = prod(map(size, t.shape)), prod(map(size, rest))
+    spread = count * over if machine.few else count  # few reductions are split among programs
+    busy = min(1.0, -(-spread // PROGRAM) / machine.lanes)
     work = prod(map(size, sizes)) * (sum(map(cost.weight, op.body)) + COMPARING)
-    return work / (machine.rate * busy) < machine.launch
+    meeting = prod(map(size, op.extents)) / count * machine.meeting
+    return work / (machine.rate * busy) < machine.launch + meeting
 
 
 def _reduce(op: ScatterOp, passed: dict[Value, int]) -> None:
