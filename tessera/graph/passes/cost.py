@@ -39,14 +39,15 @@ SizeOf = Callable[["int | Expr"], int]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`bandwidth`: bytes a second of memory; `launch`: seconds for a kernel more; `rate`: scalar ops a second; `lanes`:
-    programs that it takes to keep the machine busy; `cache`: bytes that a program reads again without memory; `gather`:
-    seconds for an element that is not loaded or stored with its neighbours; `meeting`: seconds for an atomic operation
-    that waits for others on the same place; `few`: programs that leave most of a machine idle, so that what they reduce
-    is split among more where it can be (split.py). `channels_last`: types that the library's convolutions are written
-    for in that order of dimensions, so that they reorder others (`weights_last`: and weights), and what the numbers of
-    channels are multiples of there, as others are padded (`channels`); `convolutions` and `inference`: how many times as
-    long its kernels take then, by kind, in training and else (layouts.py); `biases_apart`: whether it adds their biases by kernels of their own (biases.py)."""
+    """`bandwidth`: bytes a second of memory; `launch`: seconds for a kernel more; `rate`: scalar ops a second;
+    `lanes`: programs that it takes to keep the machine busy; `cache`: bytes that a program reads again without
+    memory; `gather`: seconds for an element that is not loaded or stored with its neighbours; `meeting`: seconds for
+    an atomic operation that waits for others on the same place; `few`: programs that leave most of a machine idle, so
+    that what they reduce is split among more where it can be (split.py). `channels_last`: types that the library's
+    convolutions are written for in that order of dimensions, so that they reorder others (`weights_last`: and
+    weights), and what the numbers of channels are multiples of there, as others are padded (`channels`);
+    `convolutions` and `inference`: how many times as long its kernels take then, by kind, in training and else
+    (layouts.py); `biases_apart`: whether it adds their biases by kernels of their own (biases.py)."""
 
     bandwidth: float
     launch: float
