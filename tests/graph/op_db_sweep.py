@@ -36,7 +36,6 @@ import torch
 import torch._dynamo
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
-from torch.testing._internal.opinfo.core import SampleInput
 from torch.utils._pytree import tree_map
 
 from tessera.graph.calls.executable import Executable
@@ -48,6 +47,7 @@ from tests.graph.torch_kit import copied, detached, difference, gradients, recor
 with warnings.catch_warnings():  # of numba, where that is
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal.opinfo.core import SampleInput
 
 DTYPES = "float32,float64,float16,bfloat16,int64,int32,uint8,bool"
 RESULTS = ("equal", "as traced", "as exact", "differs", "error", "skipped")
