@@ -1,1 +1,1 @@
-"""The IR of graphs: types, operations, a builder of both, and their meaning in NumPy."""
+"""Holds the IR of graphs: types, operations, a builder of both, and their meaning in NumPy."""

@@ -41,11 +41,11 @@ SizeOf = Callable[["int | Expr"], int]
 class Machine:
     """`bandwidth`: bytes a second of memory; `launch`: seconds for a kernel more; `rate`: scalar ops a second;
     `lanes`: programs that it takes to keep the machine busy; `cache`: bytes that a program reads again without
-    memory; `gather`: seconds for an element that is not loaded or stored with its neighbours; `meeting`: seconds for
-    an atomic operation that waits for others on the same place; `few`: programs that leave most of a machine idle, so
-    that what they reduce is split among more where it can be (split.py). `channels_last`: types that the library's
-    convolutions are written for in that order of dimensions, so that they reorder others (`weights_last`: and
-    weights), and what the numbers of channels are multiples of there, as others are padded (`channels`);
+    memory; `gather`: seconds for an element that is not loaded or stored with its neighbours; `contention`: seconds
+    for an atomic operation that waits for others on the same place; `few`: programs that leave most of a machine
+    idle, so that what they reduce is split among more where it can be (split.py). `channels_last`: types that the
+    library's convolutions are written for in that order of dimensions, so that they reorder others (`weights_last`:
+    and weights), and what the numbers of channels are multiples of there, as others are padded (`channels`);
     `convolutions` and `inference`: how many times as long its kernels take then, by kind, in training and else
     (layouts.py); `biases_apart`: whether it adds their biases by kernels of their own (biases.py)."""
 
@@ -56,7 +56,7 @@ class Machine:
     cache: int
     gather: float
     few: int = 0
-    meeting: float = 0.0
+    contention: float = 0.0
     channels_last: tuple[str, ...] = ()
     weights_last: bool = False
     channels: int = 1
@@ -66,7 +66,7 @@ class Machine:
 
 
 GPU = Machine(
-    bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18, gather=5e-12, few=16, meeting=2e-8,
+    bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18, gather=5e-12, few=16, contention=2e-8,
     channels_last=("fp16", "bf16"), weights_last=True, channels=8,
     convolutions={"plain": 0.82, "narrowing": 1.5, "grouped": 30.0},
     inference={"plain": 0.82, "narrowing": 0.73, "grouped": 1.36}, biases_apart=True,

@@ -70,8 +70,8 @@ def _is_quick(op: ScatterOp, passed: dict[Value, int]) -> bool:
     spread = count * over if machine.few else count  # few reductions are split among programs
     busy = min(1.0, -(-spread // PROGRAM) / machine.lanes)
     work = prod(map(size, sizes)) * (sum(map(cost.weight, op.body)) + COMPARING)
-    meeting = prod(map(size, op.extents)) / count * machine.meeting
-    return work / (machine.rate * busy) < machine.launch + meeting
+    contention = prod(map(size, op.extents)) / count * machine.contention
+    return work / (machine.rate * busy) < machine.launch + contention
 
 
 def _reduce(op: ScatterOp, passed: dict[Value, int]) -> None:
