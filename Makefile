@@ -45,7 +45,7 @@ VERSION_TESTS := tests/errors $(addprefix tests/unit/test_,frontend_control_flow
 COVERED_TESTS := -m 'not slow' tests/unit tests/errors tests/filecheck tests/lang
 COVERAGE_FLOOR := 90
 
-.PHONY: demo test test-version test-inductor test-graph coverage release-check fuzz sweep lint lint-inductor bench clean
+.PHONY: demo docs test test-version test-inductor test-graph coverage release-check fuzz sweep lint lint-inductor bench clean
 .DELETE_ON_ERROR:
 
 demo: $(RUN_DEPS)
@@ -70,6 +70,10 @@ coverage: $(DEV_DEPS)
 # sdist and wheel in dist/, checked in an empty environment: docs/releasing.md
 release-check: $(DEV_DEPS)
 	$(PY) tools/check_release.py $(ARGS)
+
+# The documentation site: build/site/index.html, which needs no server and no network. Warnings are errors.
+docs: $(DEV_DEPS)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict $(ARGS)
 
 lint: $(DEV_DEPS)
 	$(PY) -m ruff check .

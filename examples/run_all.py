@@ -57,7 +57,7 @@ def main() -> int:
     wrong = [row.name for row in rows if not row.ok]
     seconds = time.perf_counter() - start
     print(f"{len(rows) - len(wrong)} of {len(rows)} results right, in {seconds:.0f} s")
-    print("the kernels: examples/*.py; how they are compiled: docs/README.md")
+    print("the kernels: examples/*.py; how they are compiled: docs/tour.md")
     if wrong:
         print("wrong:", ", ".join(wrong))
     if failed:

@@ -4,8 +4,8 @@ Operations are stubs with signature and documentation; inside a function under `
 their meaning. `tl.core`, `tl.math`, `tl.standard`, `tl.random` and `tl.extra` hold them by subject.
 
 Docstrings name errors by their codes in docs/errors.md, each with code that raises it. An example's last line is an
-expression, with its dtype, shape and elements below; docs/language.md says what its variables are: `x`, fp32, and `n`,
-int32, are tiles of 8 elements, `i` is 0 to 7, `a` is an fp32 tile of shape [16, 16], capitals are pointers.
+expression, with its dtype, shape and elements below; docs/language/README.md says what its variables are: `x`, fp32,
+and `n`, int32, are tiles of 8 elements, `i` is 0 to 7, `a` is an fp32 tile of shape [16, 16], capitals are pointers.
 """
 
 from typing import TYPE_CHECKING

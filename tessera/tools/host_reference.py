@@ -65,7 +65,7 @@ def render() -> str:
         "Written by `python -m tessera.tools.pages host` from the docstrings. Tests run every example on the CPU,",
         "each after", "", "```python", *SETUP.splitlines(), "```", "",
         "Errors by name are those of the [catalogue](errors.md), launch options and other switches those of",
-        "[knobs.md](knobs.md). The language inside of kernels is in [language.md](language.md).", "",
+        "[knobs.md](knobs.md). The language inside of kernels is in [language/](language/README.md).", "",
     ]  # fmt: skip
     for title, names in SECTIONS.items():
         lines += [f"## {title}", ""]

@@ -1,5 +1,5 @@
-"""Writes docs/language.md: every operation of the language with signature, docstring, an example and its result
-(`pages.py`). Results come from the interpreter.
+"""Writes docs/language/: every operation of the language with signature, docstring, an example and its result, a page
+for each kind of operation (`pages.py`). Results come from the interpreter.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def entry(name: str) -> list[str]:
     signature = str(getattr(fn, "signature", None) or inspect.signature(fn))
     signature = re.sub(r" -> '[^']*'$|: '(?!constexpr')[^']*'", "", signature)
     signature = signature.replace("'constexpr'", "constexpr")
-    return [f"### {name}", "", f"`{name}{signature}`", "", *parts(fn)]
+    return [f"## {name}", "", f"`{name}{signature}`", "", *parts(fn)]
 
 
 def parts(documented: object) -> list[str]:
@@ -95,7 +95,7 @@ def parts(documented: object) -> list[str]:
 def _linked(code: str) -> str:
     """Return an error's code linked to its entry in the catalogue."""
     name = next(kind.__name__ for kind in catalogue() if kind.code == code)
-    return f"[{code}](errors.md#{code}-{name.lower()})"
+    return f"[{code}](../errors.md#{code}-{name.lower()})"
 
 
 def libdevice() -> list[str]:
@@ -124,11 +124,35 @@ def accuracy() -> list[str]:
     return lines + ["| " + " | ".join(row.split()) + " |" for row in ACCURACY.splitlines()]
 
 
-def render() -> str:
-    """Return the text of docs/language.md."""
+def page_of(title: str) -> str:
+    """Return the file name of a section, without `.md`."""
+    return title.lower().replace(" ", "-")
+
+
+def summary(name: str) -> str:
+    """Return an operation in a table of contents: its name as a link, and its first sentence."""
+    text = " ".join(parsed(operation(name)).text.partition("\n\n")[0].split())
+    first = re.split(r"(?<=[^.]\.)\s", text)[0].rstrip(".")
+    return f"[`{name}`]({{page}}#{anchor(name)}) | {first.replace('|', chr(92) + '|')} |"
+
+
+def anchor(name: str) -> str:
+    """Return the anchor of an operation's heading, as code hosts and the site make it."""
+    return name.replace(".", "")
+
+
+def contents(names: tuple[str, ...], page: str = "") -> list[str]:
+    """Return a table of operations."""
+    rows = [f"| {summary(name).format(page=page)}" for name in names]
+    return ["| operation | what it gives |", "|---|---|", *rows, ""]
+
+
+def overview() -> list[str]:
+    """Return docs/language/README.md: how to read the pages, and all operations by kind."""
     lines = [
-        "# The language", "",
-        "Written by `python -m tessera.tools.pages language` from the docstrings. Every example runs in the tests",
+        "# The language: every operation", "",
+        "Written by `python -m tessera.tools.pages language` from the docstrings. [basics.md](basics.md) introduces",
+        "programs, tiles, masks and types. Every example runs in the tests",
         "on the interpreter and on the CPU, and what is said to raise an error raises it there. An example sets `r`,",
         "whose dtype, shape and elements the comment says. It is the body of a kernel that begins with", "",
         "```python", *SETUP.splitlines(),
@@ -136,9 +160,23 @@ def render() -> str:
         "and with these functions beside it:", "", "```python", HELPERS.rstrip(), "```", "",
     ]  # fmt: skip
     for title, names in SECTIONS.items():
-        lines += [f"## {title}", ""]
-        for name in names:
-            lines += entry(name)
-    lines += ["## Accuracy", "", *accuracy(), ""]
-    lines += ["## libdevice", "", *parts(tl.extra.libdevice), *libdevice(), ""]
-    return "\n".join(lines)
+        page = page_of(title)
+        lines += [f"## [{title}]({page}.md)", "", *contents(names, f"{page}.md")]
+    lines += ["## Beside these", ""]
+    lines += [
+        "[Math functions of libdevice](libdevice.md), and how [accurate](accuracy.md) functions are.",
+        "",
+    ]
+    return lines
+
+
+def render() -> dict[str, str]:
+    """Return the texts of docs/language/ by page."""
+    pages = {"README": overview()}
+    for title, names in SECTIONS.items():
+        lines = [f"# {title}", "", *contents(names)]
+        lines += ["How to read the examples: [the language](README.md).", ""]
+        pages[page_of(title)] = lines + [line for name in names for line in entry(name)]
+    pages["accuracy"] = ["# Accuracy", "", *accuracy(), ""]
+    pages["libdevice"] = ["# libdevice", "", *parts(tl.extra.libdevice), *libdevice(), ""]
+    return {page: "\n".join(lines) for page, lines in pages.items()}

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = {  # by page: the module whose `render()` gives its text
+PAGES = {  # by page: the module whose `render()` gives its text, or the texts of a folder's pages by their names
     "errors": "tessera.tools.error_catalogue",
     "graph": "tessera.tools.graph_page",
     "host": "tessera.tools.host_reference",
@@ -20,11 +20,32 @@ PAGES = {  # by page: the module whose `render()` gives its text
     "optimizations": "tessera.tools.optimization_reference",
     "pipeline": "tessera.tools.pipeline_page",
 }
+WRITTEN = {"language/basics.md"}  # pages by hand in folders of generated ones
 
 
-def render(name: str) -> str:
-    """Return the text of docs/NAME.md, as it should be."""
-    return import_module(PAGES[name]).render()
+def render(name: str) -> dict[str, str]:
+    """Return the texts that `name` stands for, as they should be, by their paths below docs/."""
+    made: str | dict[str, str] = import_module(PAGES[name]).render()
+    if isinstance(made, str):
+        return {f"{name}.md": made}
+    return {f"{name}/{page}.md": text for page, text in made.items()}
+
+
+def stale(name: str) -> list[str]:
+    """Return the paths below docs/ that differ from what `name` renders; pages that nothing renders count."""
+    made = render(name)
+    there = {str(path.relative_to(DOCS)) for path in (DOCS / name).glob("*.md")} - WRITTEN
+    wrong = [
+        p for p in made if not (DOCS / p).is_file() or (DOCS / p).read_text("utf-8") != made[p]
+    ]
+    return sorted({*wrong, *(there - made.keys())})
+
+
+def write(name: str) -> None:
+    """Write what `name` renders."""
+    for path, text in render(name).items():
+        (DOCS / path).parent.mkdir(exist_ok=True)
+        (DOCS / path).write_text(text, encoding="utf-8")
 
 
 def main(args: list[str]) -> int:
@@ -35,15 +56,15 @@ def main(args: list[str]) -> int:
     given = parser.parse_args(args)
     if unknown := set(given.names) - set(PAGES):
         parser.error(f"no page {', '.join(sorted(unknown))}; there are: {', '.join(PAGES)}")
-    stale = False
+    found = False
     for name in given.names or PAGES:
-        path, text = DOCS / f"{name}.md", render(name)
-        if given.check and path.read_text("utf-8") != text:
-            print(f"docs/{name}.md is stale: run python -m tessera.tools.pages {name}")
-            stale = True
-        elif not given.check:
-            path.write_text(text, encoding="utf-8")
-    return int(stale)
+        if not given.check:
+            write(name)
+            continue
+        for path in stale(name):
+            print(f"docs/{path} is stale: run python -m tessera.tools.pages {name}")
+            found = True
+    return int(found)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The IR that docs/README.md shows is what the compiler prints."""
+"""The IR that docs/tour.md shows is what the compiler prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tessera.compiler import ASTSource
 from tessera.ir import print_module
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "README.md").read_text()
+PAGE = (ROOT / "docs" / "tour.md").read_text()
 
 
 @tessera.jit

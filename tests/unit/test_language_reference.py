@@ -1,4 +1,4 @@
-"""docs/language.md is what the docstrings say, and what they say is true: examples give the stated dtype, shape and
+"""docs/language/ is what the docstrings say, and what they say is true: examples give the stated dtype, shape and
 elements on the interpreter and on the CPU, and what is said to raise an error raises it."""
 
 from __future__ import annotations
