@@ -61,8 +61,11 @@ def told(value: Any, found: Found | None = None) -> str:
     key = getattr(value, "cache_key", None)
     if isinstance(key, str):
         return key
-    builtin = callable(value) and _package(getattr(value, "__module__", "")) in KNOWN
-    return f"{value.__module__}.{value.__qualname__}" if builtin else ""
+    module, name = (getattr(value, x, None) for x in ("__module__", "__qualname__"))
+    named = isinstance(module, str) and isinstance(
+        name, str
+    )  # a C function of ctypes has no qualified name
+    return f"{module}.{name}" if named and callable(value) and _package(module) in KNOWN else ""
 
 
 def of_known_package(x: ModuleType | type) -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import enum
+import functools
 import pickle
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -271,3 +274,38 @@ def test_captured_objects(tmp_path: Path):
         SIZES.value.append(4)
         with pytest.raises(RuntimeError, match="SIZES has changed"):
             reads_objects.warmup(out, grid=(1,))
+
+
+class Evasive:
+    """Answers every attribute with itself, as mocks and lazy modules do."""
+
+    def __getattr__(self, name: str) -> object:
+        return self
+
+    def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [ctypes.CDLL(None).abs, Evasive(), functools.partial(max, 1), np.add, print, object(), Mock()],
+    ids=lambda x: type(x).__name__,
+)
+def test_globals_that_local_variables_hide(odd: object, tmp_path: Path):
+    """A kernel's variable may have the name of any object of its module."""
+    scope = fills.__globals__
+    out = np.zeros(4, np.int32)
+    with knobs.scope():
+        knobs.cache.dir = str(tmp_path)
+        knobs.runtime.default_backend = "cpu"
+        scope["hidden"] = odd
+        try:
+            tessera.jit(fills.fn)[(1,)](out)
+        finally:
+            del scope["hidden"]
+    assert out.tolist() == [0, 1, 2, 3]
+
+
+@tessera.jit
+def fills(out):
+    hidden = tl.arange(0, 4)
+    tl.store(out + hidden, hidden)
