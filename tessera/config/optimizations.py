@@ -334,6 +334,11 @@ _CPU = (
         unit="mask",
     ),
     _row(
+        "mask-ends", "cpu", "ends loops where a mask leaves out all that follows",
+        "a store has no effect there; a reduction reads equal numbers there, and one more has changed nothing", "backends/cpu/mask_ends.py",
+        f"tests/unit/test_cpu_mask_ends.py, {KERNELS}", unit="loop",
+    ),
+    _row(
         "vector-unroll", "cpu", "takes several vectors a trip of a loop that does little", "trips are independent",
         "backends/cpu/loops.py `each`", f"tests/unit/test_cpu_rows.py, {KERNELS}", unit="loop",
     ),

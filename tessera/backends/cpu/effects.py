@@ -53,7 +53,7 @@ def _store(lo: Lowering, op: Any) -> None:
 
     head = _head(lo, op, plan, values)
     stream = _stream(lo, op, plan, bool(head))
-    run(lo, plan, body, values, stream, head, lo.strips.pop(op, None))
+    run(lo, plan, body, values, stream, head, lo.strips.pop(op, None), op.mask)
     lo.memory_changed()
 
 

@@ -1,7 +1,6 @@
 """Writes the body of one LLVM function in nested scopes; each pure instruction goes to the outermost scope that it can.
 
 A scope is a piece of straight-line code that is still growing: the function's entry, the body of an open loop, a
-A scope is a piece of straight-line code that is still growing: the function's entry, the body of an open loop, a
 branch. `op("fadd float %a, %b")` looks at the operands' depths and appends the instruction to the deepest scope that
 defines one of them, which is *before* the loops opened since. So loop-invariant code is hoisted by construction, and
 the same text is never emitted twice in nested scopes. An instruction that may trap or reads memory (`read`) leaves only
@@ -29,7 +28,7 @@ Text = str
 class Scope:
     """Code under construction. `always`: runs at least once when its parent runs. `branch`: nothing is hoisted out."""
 
-    __slots__ = ("always", "branch", "lines", "loc", "place", "table")
+    __slots__ = ("always", "branch", "lines", "loc", "place", "stop", "table")
 
     def __init__(self, always: bool, branch: bool = False):
         self.lines: list[str] = []
@@ -37,6 +36,7 @@ class Scope:
         self.always, self.branch = always, branch
         self.loc: Loc | None = None  # of the last line
         self.place = ""  # the comment that names it
+        self.stop = ""  # of a loop's body: an i1, whether this is the last iteration
 
 
 def _advance(k: str, i: str, step: str, high: str, near: bool) -> list[str]:
@@ -260,6 +260,7 @@ class Emitter:
         self.scopes.append(Scope(always))
         self.depth[i] = len(self.scopes) - 1
         yield i
+        stop = self.scopes[-1].stop
         body = self._closed()
         lines = self.scopes[-1].lines
         enter = f"br label %head{k}"
@@ -270,7 +271,15 @@ class Emitter:
         lines.append(f"{i} = phi i64 [ {low}, %pre{k} ], [ %next{k}, %latch{k} ]")
         lines += body
         lines += [f"br label %latch{k}", f"latch{k}:", *_advance(k, i, step, high, near)]
-        lines += [f"br i1 %more{k}, label %head{k}, label %done{k}", f"done{k}:"]
+        goes_on = f"%more{k}"
+        if stop:
+            goes_on = f"%again{k}"
+            lines.append(f"{goes_on} = select i1 {stop}, i1 false, i1 %more{k}")
+        lines += [f"br i1 {goes_on}, label %head{k}, label %done{k}", f"done{k}:"]
+
+    def stop(self, condition: str) -> None:
+        """End the innermost loop, one of `counted`, after the iteration in which `condition` (i1) is true."""
+        self.scopes[-1].stop = condition
 
     @contextmanager
     def counted_in_blocks(

@@ -175,11 +175,17 @@ def run(
     stream: str = "",
     head: str = "",
     strips: Strips | None = None,
+    mask: Value | None = None,
 ) -> None:
-    """Emit the nest of a sink that uses `values` at its points; memoised buffers are valid afterwards."""
+    """Emit the nest of a sink that uses `values` at its points; memoised buffers are valid afterwards. `mask`: where
+    the sink has an effect."""
     values = list(values)
     plan = repeated(lo, plan, values)
-    each(lo, plan, body, masks_of(lo, values, plan), stream=stream, head=head, strips=strips)
+    masks = masks_of(lo, values, plan)
+    ends = [p for p in masks if mask is not None and p in prefix_masks(lo, mask, plan.group[0])]
+    if lo.memo_buffers or not ends or not apply("mask-ends", ends[0].compare):
+        ends = []
+    each(lo, plan, body, masks, stream=stream, head=head, strips=strips, ends=ends)
     finish_memo_buffers(lo)
 
 

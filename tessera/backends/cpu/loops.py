@@ -13,7 +13,7 @@ below the bound, where the mask is known to be true, and the rest under the mask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -124,19 +124,22 @@ def each(
     stream: str = "",
     head: str = "",
     strips: Strips | None = None,
+    ends: Iterable[Prefix] = (),
 ) -> None:
     """Emit the nest; `body` gets the point of each vector. `masks`: candidates for splitting the vector loop.
 
     `stream`: an i1; if it is true, stores of whole vectors bypass the caches. `head`: an i64, how many elements come
-    before the first whole vector (less than a vector has)."""
+    before the first whole vector (less than a vector has). `ends`: where one of these does not hold, nothing is to be
+    done."""
     rank = len(plan.shape)
     coords: list[Coord] = [Coord()] * rank
     unrolled = unroll and plan.vectors <= UNROLL
     splits = [] if unrolled or len(plan.group) != 1 else list(masks)
+    last = [] if not splits else list(ends)
 
     def visit(depth: int) -> None:
         if depth == len(plan.outer):
-            _vector_loop(lo, plan, coords, body, splits, unrolled, stream, head)
+            _vector_loop(lo, plan, coords, body, splits, unrolled, stream, head, last)
             return
         d = plan.outer[depth]
         if unrolled:
@@ -155,7 +158,7 @@ def each(
                 strips.make(top, rows)
                 with lo.em.loop(0, rows, 1) as i:
                     coords[0] = top.plus(lo.index(i, 1, rows))
-                    _vector_loop(lo, plan, coords, body, splits, unrolled, stream, head)
+                    _vector_loop(lo, plan, coords, body, splits, unrolled, stream, head, last)
     else:
         if strips is not None:
             strips.finish()
@@ -172,11 +175,11 @@ def _vector_loop(
     unrolled: bool,
     stream: str,
     head: str,
+    ends: list[Prefix],
 ) -> None:
     size, n = plan.group_size, plan.lanes
     if not plan.group:
-        lo.memo = {}
-        lo.here = Point(tuple(coords), 1)
+        lo.memo, lo.here = {}, Point(tuple(coords), 1)
         body(lo.here)
         return
 
@@ -201,29 +204,29 @@ def _vector_loop(
         for k in range(times):
             at(i, k * n, step)
 
-    bound = split_bound(lo, plan, coords, splits, step, head) if splits or head else None
-    if bound is None:
+    if not splits and not head:
         for _ in _streams(lo, stream):
             with lo.em.loop(0, size, step) as i:
                 trip(i)
         return
+    full, proven = split_bound(lo, plan, coords, splits, step, head)
     if head:
         with lo.em.counted("0", head, str(n), always=True) as i, _part(lo, n, head):
             at(i)
         step = 1  # as far as alignment is known
-    full, proven = bound
     saved = lo.assumed
     lo.assumed = saved | proven
     for _ in _streams(lo, stream):
         with lo.em.counted(head or "0", full, str(n * times), always=True) as i:
             trip(i)
     lo.assumed = saved
-    with lo.em.counted(full, str(size), str(n), always=True) as i:
-        if not head:
+    end = _first_end(lo, plan, coords, ends) if ends else str(size)
+    with lo.em.counted(full, end, str(n), always=True) as i:
+        if head:
+            with _part(lo, n, lo.em.op(f"sub nsw i64 {size}, {i}")):
+                at(i, 0, 1)
+        else:
             at(i)
-            return
-        with _part(lo, n, lo.em.op(f"sub nsw i64 {size}, {i}")):
-            at(i, 0, 1)
 
 
 @contextmanager
@@ -294,6 +297,10 @@ class Prefix:
     compare: arith.CmpOp
     dims: tuple[int | None, ...]
 
+    def others(self, dim: int) -> list[int]:
+        """Return the dimensions of the nest besides `dim` on which the comparison depends."""
+        return [d for d in self.dims if d is not None and d != dim]
+
 
 def prefix_masks(lo: Lowering, mask: Value, dim: int) -> list[Prefix]:
     """Return the parts of a mask that are true up to some index along `dim` and false from there on."""
@@ -322,25 +329,44 @@ def split_bound(
 ) -> tuple[str, set[Value]]:
     """Return (end of the whole iterations of `step` elements from element `start` (an i64) for which all `masks` hold,
     the masks)."""
-    em, (dim,) = lo.em, plan.group
-    limit = str(plan.group_size)
-    origin = [*coords]
-    origin[dim] = Coord()
-    for prefix in masks:
-        op = prefix.compare
-        where = Point(tuple(Coord() if d is None else origin[d] for d in prefix.dims), 1)
-        low, high = (op.lhs, op.rhs) if op.predicate in ("lt", "le") else (op.rhs, op.lhs)
-        lo.memo = {}
-        first, bound = (_wide(lo, v, where) for v in (low, high))
-        room = em.op(f"sub nsw i64 {bound}, {first}")
-        if op.predicate in ("le", "ge"):
-            room = em.op(f"add nsw i64 {room}, 1")
-        limit = em.call("i64", "llvm.smin.i64", f"i64 {limit}", f"i64 {room}")
+    em = lo.em
+    limit = _first_end(lo, plan, coords, masks)
     if start:
         limit = em.op(f"sub nsw i64 {limit}, {start}")
     limit = em.call("i64", "llvm.smax.i64", f"i64 {limit}", "i64 0")
     limit = em.op(f"and i64 {limit}, {-step}")
     return em.op(f"add nsw i64 {limit}, {start}") if start else limit, {p.mask for p in masks}
+
+
+def _first_end(lo: Lowering, plan: Nest, coords: list[Coord], masks: Iterable[Prefix]) -> str:
+    """Return an i64: for how many elements all of `masks` hold; it may be negative."""
+    (dim,), limit = plan.group, str(plan.group_size)
+    for prefix in masks:
+        end = _end(lo, coords, prefix, dim)
+        limit = lo.em.call("i64", "llvm.smin.i64", f"i64 {limit}", f"i64 {end}")
+    return limit
+
+
+def last_end(lo: Lowering, coords: Sequence[Coord], masks: Iterable[Prefix], dim: int) -> str:
+    """Return an i64: the index along `dim` from which on none of `masks` holds; it may be beyond the tile."""
+    limit = "0"
+    for prefix in masks:
+        end = _end(lo, coords, prefix, dim)
+        limit = lo.em.call("i64", "llvm.smax.i64", f"i64 {limit}", f"i64 {end}")
+    return limit
+
+
+def _end(lo: Lowering, coords: Sequence[Coord], prefix: Prefix, dim: int) -> str:
+    """Return an i64: for how many elements along `dim` a mask holds, if the tile had as many; it may be negative."""
+    op, em = prefix.compare, lo.em
+    origin = [*coords]
+    origin[dim] = Coord()
+    where = Point(tuple(Coord() if d is None else origin[d] for d in prefix.dims), 1)
+    low, high = (op.lhs, op.rhs) if op.predicate in ("lt", "le") else (op.rhs, op.lhs)
+    lo.memo = {}
+    first, bound = (_wide(lo, v, where) for v in (low, high))
+    room = em.op(f"sub nsw i64 {bound}, {first}")
+    return em.op(f"add nsw i64 {room}, 1") if op.predicate in ("le", "ge") else room
 
 
 def _wide(lo: Lowering, v: Value, at: Point) -> str:

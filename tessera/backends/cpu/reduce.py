@@ -10,17 +10,19 @@ it on lanes without an element could do harm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.backends.cpu import control
 from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.arith import TABLE
-from tessera.backends.cpu.fusion import finish_memo_buffers, flush, masks_of, prepare
+from tessera.backends.cpu.fusion import finish_memo_buffers, flush, masks_of, prepare, repeated
 from tessera.backends.cpu.llvm_text import lane_type, scalar_type
 from tessera.backends.cpu.loops import Nest, each, nest, split_bound
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
+from tessera.backends.cpu.mask_ends import settling
 from tessera.backends.cpu.row_prefetch import Row, prefetch, prefetched_rows
+from tessera.backends.cpu.transpose import gathers
 from tessera.backends.cpu.values import Coord, Point, Val, point
 from tessera.dtypes import dtype
 from tessera.ir import Block, Effect, Op, elem_of, shape_of
@@ -267,7 +269,7 @@ class _Row:
         for k, cell in enumerate(self.cells):
             cell.set(vector(Coord(0, (), None, length), k))
         if self.more:
-            _accumulate(lo, op, self.cells, vector, (outer, length), lanes * len(self.cells))
+            _accumulate(lo, op, self.cells, vector, (*outer, Coord()), lanes * len(self.cells))
         lo.memo = {}
         values = [cell.get() for cell in self.cells]
         while len(values) > 1:
@@ -277,47 +279,82 @@ class _Row:
 
 def _accumulate(
     lo: Lowering,
-    op: Any,
+    op: ReduceOp,
     cells: list[Registers],
-    vector: Any,
-    where: tuple[tuple[Coord, ...], int],
+    part: Callable[[Coord, int], Group],
+    coords: Sequence[Coord],
     step: int,
 ) -> None:
-    """Combine the rest of a row; if masks are true up to some index, whole iterations below it need not test
-    them."""
-    outer, length = where
-    lanes = step // len(cells)
+    """Combine the rest of the axis, `step` elements a trip; `part(i, k)` is what cell k takes of the trip at i. If
+    masks are true up to some index, whole trips below it need not test them. `coords`: where the other dimensions
+    are."""
+    shape, axis = shape_of(op.inputs[0].type), op.axis
+    length, lanes = shape[axis], max(1, step // len(cells))
 
     def body(i: int | str, rows: Sequence[Row] = ()) -> None:
         lo.memo = {}
         base = lo.index(i, step, length)
         prefetch(lo, rows, base, step)
         for k, cell in enumerate(cells):
-            cell.set(combine(lo, op, cell.get(), vector(base, k)))
+            cell.set(combine(lo, op, cell.get(), part(base, k)))
 
     if length // step <= 8 and length // lanes <= 8:
         for i in range(step, length, step):
             body(i)
         return
-    plan = Nest(
-        (*shape_of(op.inputs[0].type)[:-1], length), tuple(range(len(outer))), (len(outer),), lanes
-    )
-    masks = masks_of(lo, op.inputs, plan)
+    plan = Nest(shape, tuple(d for d in range(len(shape)) if d != axis), (axis,), lanes)
+    masks = [
+        p
+        for p in masks_of(lo, op.inputs, plan)
+        if all(coords[d].pattern is None for d in p.others(axis))
+    ]
     rows = prefetched_rows(lo, op)
     prefetch(lo, rows, Coord(), step)
     if not masks:
         with lo.em.loop(step, length, step) as i:
             body(i, rows)
         return
-    full, proven = split_bound(lo, plan, [*outer, Coord()], masks, step)
+    full, proven = split_bound(lo, plan, list(coords), masks, step)
     full = lo.em.call("i64", "llvm.smax.i64", f"i64 {full}", f"i64 {step}")
     saved = lo.assumed
     lo.assumed = saved | proven
     with lo.em.counted(str(step), full, str(step), always=True, guarded=True) as i:
         body(i, rows)
     lo.assumed = saved
+    _combine_masked(lo, op, cells, body, coords, (full, step, lanes))
+
+
+def _combine_masked(
+    lo: Lowering,
+    op: ReduceOp,
+    cells: list[Registers],
+    body: Callable[[str], None],
+    coords: Sequence[Coord],
+    loop: tuple[str, int, int],
+) -> None:
+    """Combine what masks do not prove to be there, from `loop`'s first index on, until nothing changes any more."""
+    full, step, lanes = loop
+    end = settling(lo, op, coords, step)
+    length = shape_of(op.inputs[0].type)[op.axis]
     with lo.em.counted(full, str(length), str(step), always=True, guarded=True) as i:
+        before = [x for cell in cells for x in cell.get()] if end is not None else []
         body(i)
+        if end is not None:
+            end.check(i, before, [x for cell in cells for x in cell.get()])
+    if end is not None:
+        end.fill([b for v, b in lo.memo_buffers.items() if v in lo.memo_filled], lanes)
+
+
+def _vectors(lo: Lowering, op: ReduceOp, shape: tuple[int, ...], width: int) -> int:
+    """Return how many vectors side by side to reduce vertically: several read whole cache lines of a row one after
+    another, and their sums do not wait for one another."""
+    last = len(shape) - 1
+    if op.axis == last or width == 1 or shape[last] < 2 * width or len(op.inputs) > 2:
+        return 1
+    if any(gathers(lo, v, last, width) for v in op.inputs):
+        return 1
+    plan = repeated(lo, nest(lo, shape), op.inputs)
+    return max(1, plan.times // len(op.inputs))
 
 
 def _vertical(
@@ -330,7 +367,7 @@ def _vertical(
 ) -> None:
     """Reduce with vectors over the other dimensions, which are combined along the axis one after another."""
     length, axis = shape[op.axis], op.axis
-    plan = nest(lo, rest, lanes=width)
+    plan = nest(lo, rest, lanes=width * _vectors(lo, op, shape, width))
     cell = Registers(lo, op, plan.lanes)
 
     def body(at: Point) -> None:
@@ -343,9 +380,8 @@ def _vertical(
             for j in range(1, length):
                 cell.set(combine(lo, op, cell.get(), along(Coord(j, (), None, length))))
         elif length > 1:
-            with lo.em.loop(1, length, 1) as j:
-                lo.memo = {}
-                cell.set(combine(lo, op, cell.get(), along(lo.index(j, 1, length))))
+            coords = (*at.coords[:axis], Coord(), *at.coords[axis:])
+            _accumulate(lo, op, [cell], lambda c, _: along(c), coords, 1)
             lo.memo = {}
         for x, buffer in zip(cell.get(), out, strict=True):
             assert buffer is not None
