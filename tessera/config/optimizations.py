@@ -339,6 +339,10 @@ _CPU = (
         f"tests/unit/test_cpu_mask_ends.py, {KERNELS}", unit="loop",
     ),
     _row(
+        "whole-stores", "cpu", "stores without a mask where it is true in all lanes, on machines whose stores under masks are slow",
+        "the mask is tested at run time", "backends/cpu/memory.py `store_at`", f"tests/unit/test_cpu_codegen.py, {KERNELS}", unit="store",
+    ),
+    _row(
         "vector-unroll", "cpu", "takes several vectors a trip of a loop that does little", "trips are independent",
         "backends/cpu/loops.py `each`", f"tests/unit/test_cpu_rows.py, {KERNELS}", unit="loop",
     ),

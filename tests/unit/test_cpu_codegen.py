@@ -17,6 +17,7 @@ import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.target import LEVELS
 from tessera.compiler import ASTSource
+from tessera.config import knobs
 from tests.unit.cpu_kit import agree, floats, native
 
 
@@ -222,3 +223,27 @@ def test_a_promise_that_a_remainder_breaks_reads_no_other_memory():
     out = np.zeros((rows, 64), np.float32)
     rows_that_wrap[(1,)](x, out, n, N=64, K=rows)
     np.testing.assert_array_equal(out, x.reshape(rows, n)[:, np.arange(64) % n])
+
+
+@tessera.jit
+def short_rows(x, out, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    row = tl.program_id(0) * n + at
+    tl.store(out + row, tl.load(x + row, mask=at < n) + 1, mask=at < n)
+
+
+@pytest.mark.parametrize(("arch", "branches"), [("avx512", 0), ("avx2", 4), ("generic", 8)])
+@pytest.mark.parametrize("off", ["", "whole-stores"])
+def test_full_vectors_are_stored_without_their_mask(arch, branches, off):
+    """A store under a mask is slow on machines without mask registers."""
+    with knobs.scope():
+        knobs.compilation.disable = off
+        text = llir(short_rows, {"x": "*fp32", "out": "*fp32", "n": "i32"}, arch, B=32)
+    assert text.count("call i1 @llvm.vector.reduce.and.v") == (0 if off else branches)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 31, 32])
+def test_short_rows(n):
+    x, out = np.arange(5 * n, dtype=np.float32), np.full(5 * n + 8, 7, np.float32)
+    native(short_rows, (5,), x, out, n, B=32)
+    assert (out[: 5 * n] == x + 1).all() and (out[5 * n :] == 7).all()

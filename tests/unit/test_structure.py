@@ -72,7 +72,7 @@ MAX_FUNCTION_LINES = 61
 # that when SLACK lines are saved); who adds a feature makes room for it, or raises the number and gives a reason.
 MOST_LINES = {
     "errors": 550,
-    "config": 1510,  # with the names of all optimisations
+    "config": 1520,  # with the names of all optimisations
     "knobs": 100,
     "dtypes": 400,
     "ir": 1940,  # with the names of all passes
@@ -84,7 +84,7 @@ MOST_LINES = {
     "passes": 8690,  # with docstrings of one form, whose examples tests run
     "frontend": 7030,
     "interp": 1815,
-    "backends": 21930,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, ends of masks
+    "backends": 21950,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, ends of masks
     "compiler": 1900,  # with the printer of kernels as source, and what a compiled kernel offers
     "runtime": 8600,  # docstrings of the host API have examples, too
     "compat": 1500,

@@ -15,6 +15,7 @@ from tessera.backends.cpu.values import Coord, Pattern, Point, Val, is_unit
 from tessera.backends.elements.literals import vector_type
 from tessera.dtypes import int1, pointer_type
 from tessera.ir import ElementType, elem_of
+from tessera.ir.applications import apply
 from tessera.ops import memory
 
 _MOST_CHUNKS = 2  # vectors read at once for a pattern that skips elements
@@ -240,16 +241,25 @@ def store_at(
     mask_text = lo.text(mask, n) if mask is not None else ""
     if address.affine and is_unit(address.pattern) and not address.step and address.lanes == n:
         ptr = lo.lane0(address)
+        plain = f"store {ty} {text}, ptr {ptr}, align {align}"
         if not mask_text:
-            past = f"{n * elem.storage_bytes}, !nontemporal !1" if lo.streaming else str(align)
-            lo.em.stmt(f"store {ty} {text}, ptr {ptr}, align {past}")
+            past = f"{n * elem.storage_bytes}, !nontemporal !1"
+            lo.em.stmt(f"store {ty} {text}, ptr {ptr}, align {past}" if lo.streaming else plain)
             return
-        for first, size, place in _pieces(lo, elem, n, ptr):
-            which = _part(lo, "i1", mask_text, n, first, size)
-            piece = f"{vector_type(m, size)} {_part(lo, m, text, n, first, size)}"
-            where = f"ptr align {elem.storage_bytes if first else align} {place}"
-            name = f"llvm.masked.store.{lo.lanes(size).suffix(m)}.p0"
-            lo.em.call_here("void", name, piece, where, f"{vector_type('i1', size)} {which}")
+
+        def masked() -> None:
+            for first, size, place in _pieces(lo, elem, n, ptr):
+                which = _part(lo, "i1", mask_text, n, first, size)
+                piece = f"{vector_type(m, size)} {_part(lo, m, text, n, first, size)}"
+                where = f"ptr align {elem.storage_bytes if first else align} {place}"
+                name = f"llvm.masked.store.{lo.lanes(size).suffix(m)}.p0"
+                lo.em.call_here("void", name, piece, where, f"{vector_type('i1', size)} {which}")
+
+        if lo.facts.masked_stores or not apply("whole-stores"):
+            masked()
+            return
+        whole = lo.em.call("i1", f"llvm.vector.reduce.and.v{n}i1", f"{bits} {mask_text}")
+        lo.em.choose(whole, lambda: lo.em.stmt(plain), masked)
         return
     name = f"llvm.masked.scatter.{lanes.suffix(m)}.v{n}p0"
     where = f"<{n} x ptr> align {elem.storage_bytes} {lo.text(address, n)}"
