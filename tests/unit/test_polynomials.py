@@ -1,21 +1,74 @@
-"""Polynomials of integers: what does not show in the passes that use them."""
+"""Each table of coefficients comes from tools/fit/polynomials.py."""
 
 from __future__ import annotations
 
-from tessera.analysis.polynomials import Poly
-from tessera.dtypes import int32
-from tessera.ir import Block, Value
+import importlib
+import math
+
+import pytest
+
+from tools.fit.polynomials import (
+    ELEMENTS,
+    LIBDEVICE,
+    POLYNOMIALS,
+    error,
+    interpolated,
+    main,
+    minimax,
+)
+
+ROWS = {row.name: row for row in POLYNOMIALS}
+# Written as a formula, or constants in several parts.
+SERIES = {"EXP_SERIES", "EXP2_SERIES", "ATAN64", "ERF64", "ATANH", "I0_SMALL", "I1_SMALL"}
+PARTS = {"J0_ZEROS", "J1_ZEROS"}  # two zeros in two parts each
 
 
-def test_factors_keep_the_order_that_they_came_in() -> None:
-    """Code for the host is made in this order: it must not depend on where values lie in memory."""
-    values = [Value(int32, Block([]), i) for i in range(12)]
-    total = Poly.constant(1)
-    for v in values:
-        total = total * Poly.atom(v)
-    assert total.atoms == values
-    reversed_ = Poly.constant(1)
-    for v in reversed(values):
-        reversed_ = reversed_ * Poly.atom(v)
-    assert total == reversed_ and hash(total) == hash(reversed_)
-    assert total.over(Poly.atom(values[3])) == reversed_.over(Poly.atom(values[3]))
+def tables(module: str) -> set[str]:
+    found = vars(importlib.import_module(module))
+    values = {name: getattr(x, "value", x) for name, x in found.items() if name.isupper()}
+    return {name for name, x in values.items() if isinstance(x, tuple) and len(x) > 3}
+
+
+@pytest.mark.parametrize("module", [ELEMENTS, LIBDEVICE])
+def test_each_table_has_a_row(module: str) -> None:
+    rows = {row.name for row in POLYNOMIALS if row.module == module}
+    assert rows == tables(module) - SERIES - PARTS
+
+
+@pytest.mark.parametrize("name", [row.name for row in POLYNOMIALS if row.nodes])
+def test_interpolation_gives_the_same_numbers(name: str) -> None:
+    assert tuple(interpolated(ROWS[name])) == ROWS[name].coefficients
+
+
+@pytest.mark.parametrize("name", [row.name for row in POLYNOMIALS if not row.nodes])
+def test_minimax_fits_err_by_a_tenth_of_a_half(name: str) -> None:
+    """Of half the last place, in which a result is rounded."""
+    row = ROWS[name]
+    assert error(row, row.coefficients) < 2.0 ** (-27.5 if row.single else -57.5)
+
+
+@pytest.mark.parametrize("name", ["SIN", "COS"])
+def test_a_minimax_fit_gives_the_same_numbers(name: str) -> None:
+    assert tuple(minimax(ROWS[name])) == ROWS[name].coefficients
+
+
+def test_errors_are_seen() -> None:
+    row = ROWS["TANH"]
+    first, *rest = row.coefficients
+    assert error(row, [first * 1.0001, *rest]) > 100 * error(row, row.coefficients)
+
+
+@pytest.mark.parametrize("name", ["I0", "I1"])
+def test_series_are_those_of_bessel_functions(name: str) -> None:
+    table = getattr(importlib.import_module(LIBDEVICE), f"{name}_SMALL").value
+    order = int(name[1])
+    exact = [1 / (math.factorial(k) * math.factorial(k + order)) for k in range(len(table))]
+    assert table == pytest.approx(exact, rel=1e-15)
+
+
+def test_the_command_prints_a_line_for_each_table(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["SIN", "STIRLING", "--fit"])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("SIN             4 terms, fp32") and printed[0].endswith("minimax")
+    assert eval(printed[1].partition("by ")[2].replace(" ", ", ")) == ROWS["SIN"].coefficients
+    assert printed[2].startswith("STIRLING       10 terms, fp64")

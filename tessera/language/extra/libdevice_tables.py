@@ -1,7 +1,8 @@
 """Coefficients of the special functions, fitted on Chebyshev nodes with 60 digits; powers in ascending order.
 
-Each name says in the functions that use it which variable it is a polynomial of, always from -1 to 1 (I0_SMALL and
-I1_SMALL: the Taylor series in x*x/4). The zeros of J0 and J1 are pairs of a double and what is missing of it.
+`python -m tools.fit.polynomials NAME --fit` makes each table again. Each name says in the functions that use it which
+variable it is a polynomial of, always from -1 to 1 (I0_SMALL and I1_SMALL: the Taylor series in x*x/4). The zeros of J0
+and J1 are pairs of a double and what is missing of it.
 """
 
 from __future__ import annotations
