@@ -86,11 +86,9 @@ def peaks(name: str, device: str, steps: bool) -> dict[str, int]:
 
 def show(record: Any) -> None:
     """What each point of a plan holds beside what was there before the call."""
-    from tessera.graph.planning.plan import groups_of
-
     plan = record.run.plan
     made = list(plan.allocations({}, 512))
-    held = [sum(a.at(group) for a in made) for group in groups_of(plan.steps)]
+    held = [sum(a.at(group) for a in made) for group in plan.groups()]
     print(
         f"  {record.purpose}: {len(plan.donated)} donated, {len(plan.arenas)} arenas; held, in KB:"
     )

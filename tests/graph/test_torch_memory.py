@@ -153,3 +153,78 @@ def test_torch_may_be_told_to_keep_saved_tensors():
         out = run(x)
         first, second = (torch.autograd.grad(out, x, retain_graph=True)[0] for _ in range(2))
     torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def of_forward(run: Any, *given: Any) -> list[Any]:
+    """Types of the tensors that the forward graph of a compiled function saves, beside what it was given."""
+    with recording() as records:
+        run(*given)
+    (plan,) = (r.run.plan for r in records if r.purpose == "forward")
+    saved = [plan.root(v) for v in plan.results if plan.root(v) not in plan.arguments]
+    return [(v.type.elem.short, v.type.shape) for v in dict.fromkeys(saved)]
+
+
+@pytest.mark.parametrize("off", ["", "graph-drop-copies"])
+def test_a_copy_is_not_saved_beside_what_it_is_of(monkeypatch: pytest.MonkeyPatch, off: str):
+    """A dropout that drops nothing copies; the weights are saved for both products' gradients and for softmax's."""
+    monkeypatch.setenv("TESSERA_DISABLE", off)
+
+    def f(x: Any, y: Any) -> Any:
+        weights = torch.softmax(x @ y, -1)
+        return torch.nn.functional.dropout(weights, 0.0) @ y
+
+    x, y = (torch.randn(64, 64, requires_grad=True) for _ in range(2))
+    compiled = torch.compile(f, backend="tessera", options=OPTIONS)
+    ours = torch.autograd.grad(f_sum(compiled(x, y)), [x, y])
+    for mine, theirs in zip(ours, torch.autograd.grad(f_sum(f(x, y)), [x, y]), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-2)
+    torch._dynamo.reset()
+    large = [s for _, s in of_forward(compiled, x, y) if s == (64, 64)]
+    assert len(large) == (3 if off else 2), large  # the result, and the weights
+
+
+def test_a_copy_that_leaves_the_graph_has_memory_of_its_own():
+    def f(x: Any) -> Any:
+        y = torch.sin(x)
+        return x.clone(), y, y.clone(), y.clone()[:2]
+
+    x = torch.randn(8, requires_grad=True)
+    out = torch.compile(f, backend="tessera", options=OPTIONS)(x)
+    places = {t.untyped_storage().data_ptr() for t in (x, *out)}
+    assert len(places) == 5
+    for mine, theirs in zip(out, f(x), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+POOLS = {
+    "apart": ((2, 3, 12, 10), {"kernel_size": 2}),
+    "overlapping": ((2, 3, 13, 11), {"kernel_size": 3, "stride": 2, "padding": 1}),
+    "spread": ((1, 2, 15, 14), {"kernel_size": (3, 2), "stride": (1, 2), "dilation": (2, 3)}),
+    "past the end": ((3, 11, 13), {"kernel_size": 3, "stride": 2, "ceil_mode": True}),
+    "wide": ((1, 2, 20, 20), {"kernel_size": (16, 8), "stride": 1}),
+}
+
+
+@pytest.mark.parametrize("off", ["", "graph-narrow-places"])
+@pytest.mark.parametrize("name", POOLS)
+def test_gradients_of_max_pooling(monkeypatch: pytest.MonkeyPatch, name: str, off: str):
+    """Saved are places in windows, in 8 bits, and nothing of what is pooled; of windows of 128 elements as they are."""
+    monkeypatch.setenv("TESSERA_DISABLE", off)
+    shape, window = POOLS[name]
+
+    def f(x: Any) -> Any:
+        return torch.nn.functional.max_pool2d(torch.sin(x), **window)
+
+    for ties in (False, True):
+        x = torch.randn(shape)
+        x = (x.round() if ties else x).requires_grad_()
+        torch._dynamo.reset()
+        compiled = torch.compile(f, backend="tessera", options=OPTIONS)
+        mine, theirs = (torch.autograd.grad(f_sum(g(x)), x)[0] for g in (compiled, f))
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-3)
+    torch._dynamo.reset()
+    kinds = [kind for kind, _ in of_forward(compiled, x)]
+    assert ("i8" in kinds, "i64" in kinds) == (
+        (False, True) if off or name == "wide" else (True, False)
+    )
+    assert len(kinds) == (3 if off or name == "wide" else 2), kinds

@@ -16,6 +16,7 @@ from tessera.graph.emit.tiling import Machine
 from tessera.graph.index import sym
 from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.ir.types import Place, TensorType
+from tessera.graph.planning.breaks import LEAST, Held, Lease, choose
 from tessera.graph.planning.memory import ALIGNMENT, Buffer, cut, lower_bound, place
 from tessera.graph.planning.plan import FOREIGN, INPUT, OUTPUT, Extern
 from tessera.ir import Value
@@ -306,3 +307,50 @@ def test_temporary_tensors_go_when_nobody_needs_them(
     sizes = {} if rows == N else {"s0": N}
     most = 3 if off else 2
     assert (most - 1) * SIZE < exe.peak_bytes(sizes) <= most * SIZE + 2048
+
+
+def chain(g: GraphBuilder, x: Value) -> Value:
+    """Kernels that follow each other, each of which reads other elements than it writes: what the first ones make is
+    larger than what the last one does, and dead by then."""
+    wide = g.loop([N, N, 4], lambda i, j, k: g.load(x, j, i))
+    most = g.loop([N, N], lambda i, j: g.reduce("max", [4], lambda k: g.load(wide, j, i, k)))
+    flat = g.loop([N], lambda i: g.reduce("max", [N], lambda j: g.load(most, j, i)))
+    return g.loop([N, N, 3], lambda i, j, k: g.load(flat, j))
+
+
+@pytest.mark.parametrize("off", ["", "graph-break-launches"])
+def test_launches_are_started_apart_where_that_holds_less(
+    monkeypatch: pytest.MonkeyPatch, off: str
+):
+    """The result is taken when the large temporary tensor has gone; with one call of native code both are held."""
+    monkeypatch.setenv("TESSERA_DISABLE", ",".join([off, "graph-fuse-rows", "graph-inline-loops"]))
+    exe = compiled(chain)
+    (x,) = arguments()
+    for _ in range(2):
+        wanted = np.broadcast_to(x.max(0)[None, :, None], (N, N, 3))
+        np.testing.assert_array_equal(exe([x])[0], wanted)
+    calls = exe.source.count("= launch_")
+    if off:
+        assert calls == 1 and not exe.plan.breaks
+        assert exe.peak_bytes() >= 8 * SIZE
+    else:
+        assert calls == 2 and len(exe.plan.breaks) == 1
+        assert exe.peak_bytes() < 6 * SIZE
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_few_breaks_hold_hardly_more_than_one_at_each_step(seed: int):
+    draw = random.Random(seed)
+    leases = [Lease(b.first, b.last, b.size, draw.random() < 0.5) for b in some_buffers(seed, 40)]
+    steps = max(x.last for x in leases) + 1
+    found = choose(leases, [range(steps)], leases)
+    held = Held(leases, steps)
+    starts = sorted({0, *found})
+    groups = [range(a, b) for a, b in zip(starts, [*starts[1:], steps], strict=True)]
+    least = max(held.at(range(n, n + 1)) for n in range(steps))
+    assert least <= max(map(held.at, groups)) <= least * (1 + LEAST)
+    assert len(found) < steps // 2
+
+
+def test_launches_stay_together_where_apart_they_hold_as_much():
+    assert choose([Lease(0, 3, 100), Lease(1, 2, 50)], [range(4)], []) == frozenset()

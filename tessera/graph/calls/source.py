@@ -41,7 +41,6 @@ from tessera.graph.planning.plan import (
     Interpret,
     Launch,
     Step,
-    groups_of,
 )
 from tessera.ir import Value
 from tessera.runtime.drivers.host import cpu_failure
@@ -215,7 +214,7 @@ class Writer:
                 names = dict.fromkeys((self.name(v), self.home(v)))
                 dying.setdefault(number, []).extend(names)
         spans = [self.plan.span(arena) for arena in self.plan.arenas]
-        for group in groups_of(self.plan.steps, self.native):
+        for group in self.plan.groups(self.native):
             steps = self.plan.steps[group.start : group.stop]
             for k, (first, _) in enumerate(spans):
                 if first in group:

@@ -112,6 +112,8 @@ def _pays(
         return False
     if any(isinstance(op, LoopOp) and not cost.is_fusable(op) for op in readers):
         return False
+    if cost.ends_product(loop, size) and not all(_ends_as_well(op, loop, size) for op in readers):
+        return False
     free = (
         pointwise and cost.weight_of(loop.body, size) <= FREE and _reads_little(loop, size, 1.125)
     )
@@ -121,6 +123,12 @@ def _pays(
         if cost.peak_bytes(_steps(block, loop, readers), block, size) > bound:
             return False
     return apply("graph-inline-loops", loop)
+
+
+def _ends_as_well(reader: Op, loop: LoopOp, size: SizeOf) -> bool:
+    """Whether a product's kernel can store what a reader of `loop` makes of it, in no more bytes."""
+    made = [sum(cost.bytes_of(r.type, size) for r in op.results) for op in (reader, loop)]
+    return isinstance(reader, LoopOp) and cost.is_pointwise(reader.body) and made[0] <= made[1]
 
 
 def _steps(block: Block, loop: LoopOp, readers: Sequence[Op]) -> list[list[Op]]:

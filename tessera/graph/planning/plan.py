@@ -7,7 +7,7 @@ launch graph_add_77c1 (p0 = e0, p1 = y)          y: a result of the graph, alloc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tessera.graph.emit.accesses import offset_of
@@ -113,7 +113,7 @@ class Allocation:
 class Plan:
     """`views`: tensors that are parts of others; `place`: how the memory of each other tensor comes about; `same`:
     tensors that take the memory of one that dies where they are made; `donated`: arguments that the caller does not
-    need any more; `arenas`: the tensors in each."""
+    need any more; `arenas`: the tensors in each; `breaks`: launches that are not started together with those before."""
 
     arguments: list[Value]
     results: list[Value]
@@ -124,6 +124,11 @@ class Plan:
     lives: dict[Value, tuple[int, int]] = field(default_factory=dict[Value, tuple[int, int]])
     donated: frozenset[Value] = frozenset()
     arenas: list[list[Value]] = field(default_factory=list[list[Value]])
+    breaks: frozenset[int] = frozenset()
+
+    def groups(self, native: bool = True) -> list[range]:
+        """The steps that one line of the call runs."""
+        return groups_of(self.steps, native, self.breaks)
 
     def view(self, v: Value) -> View:
         """Where a tensor lies."""
@@ -185,17 +190,20 @@ class Plan:
     def peak_bytes(self, sizes: Mapping[Sym, int], page: int, native: bool = True) -> int:
         """The most that a call holds beside what there was before it."""
         made = list(self.allocations(sizes, page))
-        groups = [*groups_of(self.steps, native), range(len(self.steps), len(self.steps) + 1)]
+        groups = [*self.groups(native), range(len(self.steps), len(self.steps) + 1)]
         return max(0, *(sum(a.at(group) for a in made) for group in groups))
 
 
-def groups_of(steps: Sequence[Step], native: bool = True) -> list[range]:
-    """The steps that one line of the call runs: launches that follow each other if native code starts them, else each
-    step by itself."""
+def groups_of(
+    steps: Sequence[Step], native: bool = True, breaks: Collection[int] = ()
+) -> list[range]:
+    """The steps that one line of the call runs: launches that follow each other, up to the next of `breaks`, if native
+    code starts them, else each step by itself."""
     found: list[range] = []
     for n, step in enumerate(steps):
         last = found[-1] if found else range(0)
-        joined = native and isinstance(step, Launch) and len(last) < MOST_LAUNCHES
+        launch = isinstance(step, Launch) and n not in breaks
+        joined = native and launch and len(last) < MOST_LAUNCHES
         if joined and found and isinstance(steps[last.start], Launch):
             found[-1] = range(last.start, n + 1)
         else:

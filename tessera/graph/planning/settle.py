@@ -7,11 +7,12 @@ launch h (y) → z            z as well: t is dead, of the same size, and goes b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tessera.graph.index import Expr, Sym
 from tessera.graph.ir.types import TensorType, product
-from tessera.graph.planning.memory import Buffer, cut
+from tessera.graph.planning.breaks import Lease, choose
+from tessera.graph.planning.memory import Buffer, cut, rounded
 from tessera.graph.planning.plan import (
     FOREIGN,
     INPUT,
@@ -22,7 +23,6 @@ from tessera.graph.planning.plan import (
     Launch,
     Plan,
     Step,
-    groups_of,
     number,
     storage_size,
 )
@@ -40,7 +40,7 @@ PAGE = 512  # bytes: CUDA's caching allocator rounds up to them
 def settle(plan: Plan, forbidden: Forbidden, several: bool = False) -> None:
     """Decide where every tensor lies and how long it lives. `forbidden`: by kernel, pairs of parameters that must not
     be the same memory. `several`: whether temporary tensors may lie in several arenas, so that each goes early."""
-    Settling(plan, forbidden).run()
+    Settling(plan, forbidden, several).run()
     plan.arenas = [found] if (found := plan.buffers()) else []
     if several and apply("graph-cut-arena", what="arena"):
         cut_arena(plan)
@@ -49,8 +49,8 @@ def settle(plan: Plan, forbidden: Forbidden, several: bool = False) -> None:
 class Settling:
     """Gives the tensors of a plan their places."""
 
-    def __init__(self, plan: Plan, forbidden: Forbidden):
-        self.plan, self.forbidden = plan, forbidden
+    def __init__(self, plan: Plan, forbidden: Forbidden, several: bool):
+        self.plan, self.forbidden, self.several = plan, forbidden, several
 
     def run(self) -> None:
         plan = self.plan
@@ -69,12 +69,19 @@ class Settling:
             self._merge(v)
         written = {plan.memory(v) for s in plan.steps for v in s.writes}
         plan.donated = frozenset(plan.donated - written - outputs)
-        for group in groups_of(plan.steps):
-            for n in group:
-                step = plan.steps[n]
-                if isinstance(step, Launch):
-                    self._reuse(n, step)
-                    self._take_over(n, step, group.start)
+        launches = [(n, s) for n, s in enumerate(plan.steps) if isinstance(s, Launch)]
+        for n, step in launches:
+            self._reuse(n, step)
+        before = dict(plan.same), dict(plan.lives)
+        apart = leases_of(plan)
+        self._take_over_all(launches)
+        if not self.several:
+            return
+        found = choose(apart, plan.groups(), leases_of(plan))
+        if found and apply("graph-break-launches", what="call"):
+            plan.same, plan.lives = before
+            plan.breaks = found
+            self._take_over_all(launches)
 
     # --- results in the memory of arguments -------------------------------------------------------------------------
     def _write_in_place(self, copy: Launch, outputs: set[Value]) -> None:
@@ -169,6 +176,11 @@ class Settling:
             ):
                 self._share(n, result, home)
 
+    def _take_over_all(self, launches: Sequence[tuple[int, Launch]]) -> None:
+        starts = {n: group.start for group in self.plan.groups() for n in group}
+        for n, step in launches:
+            self._take_over(n, step, starts[n])
+
     def _take_over(self, n: int, step: Launch, first: int) -> None:
         """Let results take memory that is dead, but goes behind the launches from step `first` on only."""
         plan = self.plan
@@ -221,14 +233,25 @@ def is_whole(t: TensorType) -> bool:
     return storage_size(t) == product([*t.shape, t.elem.storage_bytes])
 
 
-# --- arenas ---------------------------------------------------------------------------------------------------------
+# --- groups and arenas ----------------------------------------------------------------------------------------------
+def leases_of(plan: Plan) -> list[Lease]:
+    """What a plan holds, each temporary tensor by itself."""
+    sizes = _likely_sizes(plan)
+    own = ((v, rounded(number(storage_size(v.type), sizes))) for v in plan.buffers())
+    others = (Lease(a.first, a.last, a.bytes) for a in plan.allocations(sizes, PAGE))
+    return [*(Lease(*plan.lives[v], size, True) for v, size in own), *others]
+
+
+def _likely_sizes(plan: Plan) -> dict[Sym, int]:
+    names = {name for v in plan.place for name in _symbols(v.type)}
+    return {Sym(name): LIKELY for name in names}
+
+
 def cut_arena(plan: Plan) -> None:
     """Make several arenas of the one, where less is held then; tensors that are alone in one are allocated as such."""
-    buffers = plan.buffers()
-    names = {name for v in plan.place for name in _symbols(v.type)}
-    sizes = {Sym(name): LIKELY for name in names}
+    buffers, sizes = plan.buffers(), _likely_sizes(plan)
     made = [Buffer(*plan.lives[v], number(storage_size(v.type), sizes)) for v in buffers]
-    groups = groups_of(plan.steps)
+    groups = plan.groups()
     others = [a for a in plan.allocations(sizes, PAGE) if a.arena is None]
     parts = cut(made, [g.stop - 1 for g in groups], [sum(a.at(g) for a in others) for g in groups])
     for part in parts:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 
 from tessera.config import knobs
@@ -32,6 +31,7 @@ from tessera.graph.torch.importing import Imported, NotImported, import_graph
 from tessera.graph.torch.interpret import Interpreted
 from tessera.graph.torch.layouts import report_strides
 from tessera.graph.torch.options import Options, options_of
+from tessera.graph.torch.partition import partition
 from tessera.graph.torch.records import GraphRecord, note, watched
 from tessera.ir import parse_module, print_module, verify
 
@@ -73,7 +73,7 @@ def backend(
         return aot_autograd(
             **compile_as,
             decompositions=decompositions(),
-            partition_fn=min_cut_rematerialization_partition,
+            partition_fn=partition,
             keep_inference_input_mutations=True,
         )(graph, inputs)
 

@@ -33,7 +33,7 @@ TAKEN_APART = (
 # Operations that we lower better than what they would become; and attention, whose backward takes the logarithms of
 # sums that its forward gives: taken apart it gives the weights in their place.
 KEPT_WHOLE = (
-    aten.index_add, aten.index_copy, aten.stack, aten.roll, aten.select_scatter,
+    aten.index_add, aten.index_copy, aten.stack, aten.roll, aten.select_scatter, aten.baddbmm,
     aten._scaled_dot_product_flash_attention_for_cpu,
 )  # fmt: skip
 

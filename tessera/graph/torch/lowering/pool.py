@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any
 
 from tessera.dtypes import dtype, int64
@@ -18,6 +19,8 @@ from tessera.graph.torch.lowering.base import Lowering, Tensor, rule
 from tessera.graph.torch.lowering.index import scattered
 from tessera.graph.torch.lowering.pointwise import accumulator_of
 from tessera.graph.torch.types import NotLowered, Size, element_of, sizes_of, torch_type
+
+MOST_WINDOWS = 16  # that an element lies in, for each of which a gradient is read
 
 
 def _numbers(value: Any, rank: int, default: Sequence[int] = ()) -> list[int]:
@@ -194,6 +197,33 @@ def _max_pool_backward(rank: int, low: Lowering, grad: Tensor, x: Tensor, *args:
     return scattered(low, zero, grad.shape, body, "add")
 
 
+def _from_windows(
+    rank: int, low: Lowering, grad: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any,
+    ceil_mode: bool, places: Tensor,
+) -> Tensor:  # fmt: skip
+    """Each element adds up the gradients of those of its windows whose maximum it is."""
+    w, inside = _windows(rank, x, kernel, stride, padding, dilation), accumulator_of(low.elem)
+    reach = zip(w.window, w.spread, w.step, strict=True)
+    most, outs = [-(-((n - 1) * d + 1) // s) for n, d, s in reach], grad.shape[-rank:]
+    if prod(most) > MOST_WINDOWS:
+        return _max_pool_backward(rank, low, grad, x, places)
+
+    def body(i: list[Expr]) -> Scalar:
+        here = expr(0)
+        for n, k in zip(w.sizes, i[-rank:], strict=True):
+            here = here * n + k
+
+        def share(r: list[Expr]) -> Scalar:
+            which = [(i[k - rank] + w.pad[k]) // w.step[k] - r[k] for k in range(rank)]
+            at, held = [*i[:-rank], *which], low.all_within(which, outs)
+            place = low.load(places, at, held, None if held is None else -1)
+            return where(place.eq(low.position(here)), low.load(grad, at, held).to(inside), 0)
+
+        return low.reduce("sum", most, share).rounded(low.elem)
+
+    return low.map(body)
+
+
 def _adaptive_max_pool(rank: int, low: Lowering, x: Tensor, _: Any) -> list[Tensor]:
     """Windows that share the elements evenly: they differ in width by one at most."""
     sizes, outs = x.shape[-rank:], sizes_of(low.out[0].shape)[-rank:]
@@ -229,7 +259,7 @@ for _rank in (2, 3):
     rule(f"avg_pool{_rank}d")(partial(_avg_pool, _rank))
     rule(f"avg_pool{_rank}d_backward")(partial(_avg_pool_backward, _rank))
     rule(f"max_pool{_rank}d_with_indices")(partial(_max_pool, _rank))
-    rule(f"max_pool{_rank}d_with_indices_backward")(partial(_max_pool_backward, _rank))
+    rule(f"max_pool{_rank}d_with_indices_backward")(partial(_from_windows, _rank))
     rule(f"adaptive_max_pool{_rank}d")(partial(_adaptive_max_pool, _rank))
     rule(f"adaptive_max_pool{_rank}d_backward")(partial(_max_pool_backward, _rank))
 
