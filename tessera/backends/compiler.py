@@ -85,21 +85,34 @@ class Options:
         for name in COUNTS:
             value = getattr(self, name)
             if value is not None and not hasattr(value, "__index__"):
-                raise InvalidOption(f"{name} must be an integer, got {value!r}")
+                raise InvalidOption(
+                    f"{name} must be an integer, got {value!r}", help="give an int, or leave it out"
+                )
         if not isinstance(cast("object", self.ptx_options), str | None):
-            raise InvalidOption(f"ptx_options must be a text, got {self.ptx_options!r}")
+            raise InvalidOption(
+                f"ptx_options must be a text, got {self.ptx_options!r}",
+                help='give options of ptxas, as "-O2"',
+            )
         if not is_power_of_two(self.num_warps):
             raise InvalidOption(
-                "num_warps must be a power of 2", help=f"got num_warps={self.num_warps}"
+                "num_warps must be a power of 2",
+                help=f"got num_warps={self.num_warps}; take 1, 2, 4, 8, 16 or 32",
             )
         if self.num_ctas not in CLUSTERS:
             raise InvalidOption(
-                "num_ctas must be 1, 2, 4, 8 or 16", help=f"got num_ctas={self.num_ctas}"
+                "num_ctas must be 1, 2, 4, 8 or 16",
+                help=f"got num_ctas={self.num_ctas}; leave it out for 1",
             )
         if self.debug not in (False, True, "check"):
-            raise InvalidOption(f'debug must be a bool or "check", got {self.debug!r}')
+            raise InvalidOption(
+                f'debug must be a bool or "check", got {self.debug!r}',
+                help='"check" finds accesses outside of arrays',
+            )
         if self.index_bits not in (32, 64):
-            raise InvalidOption(f"index_bits must be 32 or 64, got {self.index_bits}")
+            raise InvalidOption(
+                f"index_bits must be 32 or 64, got {self.index_bits}",
+                help="leave it out: it is chosen by the sizes of arrays",
+            )
         if not isinstance(cast("object", self.disable_optimizations), str):
             raise InvalidOption(
                 f"disable_optimizations must be a text, got {self.disable_optimizations!r}",
@@ -108,7 +121,10 @@ class Options:
         names_in(self.disable_optimizations)
         for name in ("num_stages", "maxnreg"):
             if (getattr(self, name) or 0) < 0:
-                raise InvalidOption(f"{name} must not be negative, got {getattr(self, name)}")
+                raise InvalidOption(
+                    f"{name} must not be negative, got {getattr(self, name)}",
+                    help=f"leave `{name}` out for the default",
+                )
 
 
 _FIELDS = {f.name for f in dataclasses.fields(Options)} - {"target"}

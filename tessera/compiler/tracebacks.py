@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import wraps
+from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from tessera.config import knobs
@@ -12,23 +14,46 @@ from tessera.utilities import is_own
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_STDLIB = (os.path.join(os.path.dirname(os.__file__), "contextlib.py"), "<frozen ")
 
 
 def trim_traceback(fn: Callable[P, R]) -> Callable[P, R]:
-    """Trim tracebacks of errors that leave `fn`, except failures of tessera itself; the knob
-    compilation.front_end_debugging keeps all frames."""
+    """Leave only the user's frames in the tracebacks of errors that leave `fn`: errors of tessera, except failures of
+    its own, and exceptions that were explained. The knob compilation.front_end_debugging keeps all frames."""
 
     @wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return fn(*args, **kwargs)
-        except TesseraError as error:
-            if not (isinstance(error, InternalError) or knobs.compilation.front_end_debugging):
-                error.__traceback__ = None
-                _cut_cause(error)
+        except Exception as error:
+            if not knobs.compilation.front_end_debugging and _is_users(error):
+                error.__traceback__ = _users_frames(error.__traceback__)
+                if isinstance(error, TesseraError):
+                    _cut_cause(error)
             raise
 
     return call
+
+
+def _is_users(error: Exception) -> bool:
+    """Whether an error is the user's: one of tessera whose text tells all, or one of Python that got a help line."""
+    if isinstance(error, TesseraError):
+        return not isinstance(error, InternalError)
+    return hasattr(error, "__notes__")  # explained by runtime.launching.mistakes
+
+
+def _users_frames(tb: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of tessera and of Python's library."""
+    frames: list[TracebackType] = []
+    while tb is not None:
+        file = tb.tb_frame.f_code.co_filename
+        if not is_own(tb.tb_frame) and not file.startswith(_STDLIB):
+            frames.append(tb)
+        tb = tb.tb_next
+    result: TracebackType | None = None
+    for x in reversed(frames):
+        result = TracebackType(result, x.tb_frame, x.tb_lasti, x.tb_lineno)
+    return result
 
 
 def _cut_cause(error: TesseraError) -> None:

@@ -21,6 +21,7 @@ from tessera.config.groups import (
     Simulator,
 )
 from tessera.config.types import Env, Group, Hook, HookChain, KeyValue, Knob, env, epoch, settings
+from tessera.errors.base import form
 
 __all__ = [
     "ABSENT_GROUPS",
@@ -95,3 +96,4 @@ class Knobs:
 
 
 knobs = Knobs()
+form.chosen = lambda: knobs.runtime.errors or "text"

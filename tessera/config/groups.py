@@ -56,6 +56,12 @@ class Runtime(Group):
         doc="cpu, cuda, interpreter or simt (a simulated GPU) for all launches; None: by the arguments",
         once=True,
     )
+    errors = StrKnob(
+        "text",
+        "TESSERA_ERRORS",
+        doc="the form in which errors are printed: text, or json for editors and other programs",
+        choices=("text", "json"),
+    )
     override_arch = StrKnob(
         None,
         "TESSERA_OVERRIDE_ARCH",

@@ -75,7 +75,7 @@ class LoopCarriedType(CompilationError):
 class BranchMismatch(CompilationError):
     code = "branch-mismatch"
     template = "Mismatched type for {name} between then block ({then}) and else block ({orelse})"
-    help = "no promotion happens where branches join: cast one side with `.to(...)`"
+    help = "no promotion happens where branches join: give both one type and shape, by `.to(...)` or `tl.full`"
 
 
 class ReturnMismatch(CompilationError):
@@ -102,6 +102,7 @@ class KernelOnly(TesseraError, ValueError):
     template = (
         "Did you forget to add @{package}.jit ? (`{name}` can only be called inside a kernel)"
     )
+    help = "put `@{package}.jit` on the function that calls it, and launch that with `function[grid](...)`"
 
 
 class NotAFunction(TesseraError, TypeError):
@@ -264,7 +265,35 @@ class UnknownOption(LaunchError, KeyError):
 
     def __init__(self, name: str, known: Iterable[str], help: str | None = None):
         self.name, self.known = name, [*known]
-        super().__init__(name=name, help=suggestion(name, self.known) or help)
+        near = suggestion(name, self.known) or help
+        super().__init__(name=name, help=near or f"there are {', '.join(sorted(self.known))}")
+
+
+class InvalidArguments(LaunchError, TypeError):
+    """The arguments of a launch do not fit the kernel's parameters."""
+
+    code = "launch-arguments"
+
+
+class UnknownKeyword(LaunchError, TypeError):
+    """A function of the host API got a keyword argument that it does not have."""
+
+    code = "unknown-keyword"
+    template = "{function}() got an unexpected keyword argument {name!r}"
+
+
+class ArgumentOverflow(LaunchError, OverflowError):
+    """An integer argument of a launch has more than 64 bits."""
+
+    code = "argument-overflow"
+    template = "the integer argument {value} does not fit 64 bits"
+    help = "pass a smaller number, or a part of it, or a float"
+
+
+class InvalidDescriptor(LaunchError, AssertionError):
+    """An array cannot be described by a tensor descriptor."""
+
+    code = "descriptor"
 
 
 class ForeignSpecialization(LaunchError, RuntimeError):

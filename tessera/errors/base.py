@@ -7,8 +7,9 @@ carry it. The text shows the source line with carets for the whole chain of inli
 from __future__ import annotations
 
 import difflib
+import json
 import linecache
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from posixpath import basename
@@ -54,6 +55,14 @@ class Loc:
         """The line, behind those of the calls that lead to it: `kernel.py:12 > library.py:40`."""
         return " > ".join(dict.fromkeys(f"{basename(x.file)}:{x.line}" for x in self.chain()))
 
+    def to_dict(self) -> dict[str, object]:
+        """The span for programs: lines and columns count from 1, and `end_column` is the one behind the span."""
+        return {
+            "file": self.file, "line": self.line, "column": self.col + 1,
+            "end_line": self.end_line or self.line, "end_column": self.end_col + 1, "function": self.function,
+            "source": linecache.getline(self.file, self.line).rstrip("\n"),
+        }  # fmt: skip
+
     def short(self) -> str:
         return f"{self.file}:{self.line}:{self.col + 1}"
 
@@ -77,10 +86,10 @@ class Loc:
         return f"{head}\n {gutter} |\n {number} | {source}\n {gutter} | {pad}{carets}"
 
 
-def suggestion(name: str, known: Iterable[str]) -> str | None:
-    """The help line for a misspelt name; None if nothing known is close."""
+def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str | None:
+    """The help line for a misspelt name, `prefix` before the known one; None if nothing known is close."""
     close = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean `{close[0]}`?" if close else None
+    return f"did you mean `{prefix}{close[0]}`?" if close else None
 
 
 SHOWN_CALLS = 8  # outermost and innermost places shown of a chain of inlined calls
@@ -90,6 +99,16 @@ class Spelling:
     """Under which name the user imports tessera: `tessera.compat` sets it to "triton"."""
 
     package = "tessera"
+
+
+class Form:
+    """In which form errors are printed, "text" or "json": `tessera.config` lets a knob decide."""
+
+    def __init__(self) -> None:
+        self.chosen: Callable[[], str] = lambda: "text"
+
+
+form = Form()
 
 
 class TesseraError(Exception):
@@ -128,7 +147,25 @@ class TesseraError(Exception):
         self.notes.append(text)
         return self
 
+    def to_dict(self) -> dict[str, object]:
+        """What the text of the error says, for editors and other programs; docs/errors.md tells the fields.
+
+        Example:
+            >>> tessera.errors.UnknownOption("num_warp", ["num_warps"]).to_dict()["help"]
+            'did you mean `num_warps`?'
+        """
+        chain = self.loc.chain() if self.loc is not None else []
+        return {
+            "version": 1, "code": self.code, "type": type(self).__name__, "message": self.message,
+            "help": self.help, "notes": list(self.notes), "place": chain[-1].to_dict() if chain else None,
+            "calls": [place.to_dict() for place in chain[:-1]],
+        }  # fmt: skip
+
     def __str__(self) -> str:
+        return json.dumps(self.to_dict()) if form.chosen() == "json" else self.text()
+
+    def text(self) -> str:
+        """The error as people read it."""
         lines = [f"error[{self.code}]: {self.message}"]
         if self.loc is not None:
             chain = [

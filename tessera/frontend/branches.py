@@ -56,6 +56,7 @@ def decide(fe: FrontEnd, test: ast.expr) -> bool | Value:
             f"`if` conditionals can only accept values of type {kinds}, not objects of type "
             f"{type(value).__name__}",
             loc=fe.loc(test),
+            help="compare: `x != 0`",
         )
     return bool(value)
 
@@ -205,6 +206,6 @@ def visit_conditional(fe: FrontEnd, node: ast.IfExp) -> object:
         first, second = map(type_text, values)
         raise TypeMismatch(
             f"Ternary expression with dynamic condition has inconsistent types {first} and {second}",
-            help="both sides must have one type: cast with `.to(...)`, or use `tl.where`",
+            help="both sides must have one type and shape: cast with `.to(...)`, or use `tl.where`",
         )
     return emit_if(fe, test, blocks, [pair], [""])[0]

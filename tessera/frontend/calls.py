@@ -13,7 +13,6 @@ from typing import Any
 from tessera.dtypes import dtype
 from tessera.errors import (
     CompilationError,
-    InvalidArgument,
     KernelOnly,
     NotConstexpr,
     TesseraError,
@@ -24,7 +23,8 @@ from tessera.frontend.expressions import compute, spread
 from tessera.frontend.flatten import flatten, type_text
 from tessera.frontend.frontend import Application, FrontEnd, handles
 from tessera.frontend.names import attribute
-from tessera.frontend.semantics.values import NO_EXTENTS
+from tessera.frontend.remedies import complete, in_tl
+from tessera.frontend.semantics.values import NO_EXTENTS, spelled
 from tessera.ir import Op, Value
 from tessera.language import arithmetic, hints
 from tessera.language.aggregate import ConstexprFunction, close, is_aggregate, replace_fields
@@ -50,8 +50,9 @@ def arguments(fe: FrontEnd, node: ast.Call) -> tuple[list[object], Kwargs]:
     for k in node.keywords:
         if k.arg is None:
             raise TypeMismatch(
-                "`**` is not supported in a call inside a kernel", loc=fe.loc(k.value)
-            )
+                "`**` is not supported in a call inside a kernel", loc=fe.loc(k.value),
+                help="give each argument by its name",
+            )  # fmt: skip
         kwargs[k.arg] = fe.visit(k.value)
     return args, kwargs
 
@@ -63,9 +64,10 @@ def visit_call(fe: FrontEnd, node: ast.Call) -> object:
     fe.builder.loc = fe.loc(node)
     try:
         return apply(fe, Application(func, args, kwargs))
-    except InvalidArgument as error:
+    except TesseraError as error:
         if error.loc is None:
             error.loc = fe.loc(_argument_node(node, func, error.facts.get("argument", "")))
+            complete(error, node, func, fe.frame)
         raise
 
 
@@ -104,7 +106,12 @@ def apply(fe: FrontEnd, call: Application) -> object:
     if isinstance(func, type):
         return _construct(fe, func, args, kwargs)
     if isinstance(func, dtype) or not callable(func):
-        raise TypeMismatch(f"a value of type {type_text(func)} cannot be called")
+        raise TypeMismatch(
+            f"a value of type {type_text(func)} cannot be called",
+            help=f"convert with `x.to({spelled(func)})`"
+            if isinstance(func, dtype)
+            else "only functions are called; `[...]` is for tuples, and `tl.load(p + i)` reads elements",
+        )
     debuggers = (sys.modules.get(name) for name in ("pdb", "ipdb"))
     if any(func == getattr(d, "set_trace", None) for d in debuggers):
         return _breakpoint(fe, args, kwargs)  # in the kernel, not in its compilation
@@ -132,10 +139,12 @@ def _call_host(func: Callable[..., object], args: Sequence[object], kwargs: Kwar
     name = getattr(func, "__name__", str(func))
     for x in (*args, *kwargs.values()):
         if isinstance(x, tensor):
+            own = in_tl(name)
             remedy = f"put `@tessera.jit` on {name} to let it compute with run-time values"
+            instead = f"write `{own}(...)`" if own else "use an operation of `tl`"
             raise NotConstexpr(
                 what=f"every argument of the Python function {name}()", got=type_text(x),
-                help=remedy if inspect.isfunction(func) else "use an operation of `tl`",
+                help=remedy if inspect.isfunction(func) and not own else instead,
             )  # fmt: skip
     named = {k: unwrap(v) for k, v in kwargs.items()}
     return compute(lambda *values: func(*values, **named), *args)
@@ -167,8 +176,14 @@ def unused_result(fe: FrontEnd, node: ast.Call) -> None:
     if isinstance(message, str):
         raise CompilationError(
             f"The result of {ast.unparse(func)} is not being used. {message}".rstrip(),
-            loc=fe.loc(node),
-        )
+            loc=fe.loc(node), help=f"write `{_target_of(node)} = {ast.unparse(func)}(...)`",
+        )  # fmt: skip
+
+
+def _target_of(node: ast.Call) -> str:
+    """Return the variable that a dropped result belongs into: the first argument, or the receiver."""
+    named = [*node.args, node.func.value] if isinstance(node.func, ast.Attribute) else node.args
+    return next((x.id for x in named if isinstance(x, ast.Name)), "x")
 
 
 # --- classes ----------------------------------------------------------------------------------------------
@@ -202,7 +217,10 @@ def _checked(func: Callable[..., object], args: Sequence[object], kwargs: Kwargs
     except TesseraError:
         raise
     except Exception as error:
-        raise CompilationError(f"{type(error).__name__}: {error}") from error
+        remedy = "correct the arguments"
+        if isinstance(error, AttributeError) and "has no field" in str(error):
+            remedy = "declare the field with an annotation in the class, as `name: tl.tensor`"
+        raise CompilationError(f"{type(error).__name__}: {error}", help=remedy) from error
 
 
 # --- Python's builtins ------------------------------------------------------------------------------------
@@ -235,7 +253,10 @@ def _number(kind: Callable[[Any], Any]) -> Special:
 
 def _exactly(name: str, args: Sequence[object], n: int) -> Sequence[object]:
     if len(args) != n:
-        raise TypeMismatch(f"{name}() takes {n} argument{'s' if n > 1 else ''}, got {len(args)}")
+        raise TypeMismatch(
+            f"{name}() takes {n} argument{'s' if n > 1 else ''}, got {len(args)}",
+            help=f"in a kernel `{name}` takes the forms of Python with {n}",
+        )
     return args
 
 
@@ -246,7 +267,7 @@ def _isinstance(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> constex
     try:
         return constexpr(isinstance(x, kinds) or isinstance(inner, kinds))
     except TypeError as error:
-        raise TypeMismatch(str(error)) from error
+        raise TypeMismatch(str(error), help="give a class, or a tuple of classes") from error
 
 
 def _getattr(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> object:
@@ -313,7 +334,7 @@ def _extreme(pick: Callable[..., object], op: Any) -> Special:
     def choose(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> object:
         items = list(args[0].values) if len(args) == 1 and isinstance(args[0], tl_tuple) else args
         if not items:
-            raise TypeMismatch(f"{pick.__name__}() needs a value")
+            raise TypeMismatch(f"{pick.__name__}() needs a value", help="give at least one")
         if not any(is_runtime(x) for x in items):
             return compute(lambda *values: pick(_ordered(pick, values)), *items)
         if any(isinstance(x, tensor) and x.dims for x in items):
@@ -342,10 +363,13 @@ def _tuple(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> tl_tuple:
 
 def _range(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> tl_tuple:
     """Evaluate a `range` outside a `for`, such as in a comprehension, which takes compile-time ints only."""
-    bounds = [_static("a range here", a) for a in args]
+    bounds = [_static("a range here", a, "run-time bounds are for `for` statements") for a in args]
     if not 1 <= len(bounds) <= 3 or not all(isinstance(x, int) for x in bounds):
         shown = ", ".join(map(type_text, args))
-        raise TypeMismatch(f"range() takes one to three ints, got ({shown})")
+        raise TypeMismatch(
+            f"range() takes one to three ints, got ({shown})",
+            help="write `range(start, stop, step)`",
+        )
     return compute(lambda: tl_tuple([constexpr(i) for i in range(*bounds)]))
 
 

@@ -14,9 +14,11 @@ from tessera.frontend.flatten import flatten, rebuild, same_type, type_text
 from tessera.frontend.frontend import FrontEnd
 from tessera.frontend.joining import as_carried, as_variable
 from tessera.frontend.jumps import HIDDEN, enter_iteration
+from tessera.frontend.semantics.values import spelled
 from tessera.frontend.source import last_assignment
 from tessera.ir import Block, Value
-from tessera.language.values import constexpr
+from tessera.language.values import constexpr, tensor
+from tessera.language.values import tuple as tl_tuple
 
 Loop = ast.For | ast.While
 
@@ -64,6 +66,21 @@ def _changed_type(fe: FrontEnd, node: Loop, name: str, x: object, later: object)
     remedy = None
     if isinstance(x, constexpr):
         remedy = f"a constexpr cannot change in a loop: start from a variable, `x = {name}`"
+    elif x is None:
+        remedy = "begin with a value of the later type, as `tl.zeros(shape, dtype)`"
+    elif isinstance(x, tl_tuple):
+        remedy = "a loop carries tuples of one length; an unrolled `tl.static_range` loop may make a longer one"
+    elif isinstance(x, tensor) and isinstance(later, tensor) and x.dims != later.dims:
+        remedy = (
+            f"begin with a tile: `{name} = tl.zeros({list(later.dims)}, {spelled(later.dtype)})`"
+        )
+    elif (
+        isinstance(x, tensor)
+        and isinstance(later, tensor)
+        and x.dtype.is_int()
+        and later.dtype.is_floating()
+    ):
+        remedy = f"begin with a float, as `{name} = 0.0`, or cast the later value with `.to({spelled(x.dtype)})`"
     error = LoopCarriedType(name=name, initial=type_text(x), later=type_text(later), help=remedy)
     place = last_assignment(node.body, name)
     if place is not None:

@@ -20,6 +20,7 @@ from tessera.frontend.semantics import math as sem_math
 from tessera.frontend.semantics import shape as sem_shape
 from tessera.frontend.semantics.values import ABSENT, NO_EXTENTS
 from tessera.language.aggregate import ConstexprFunction, is_aggregate_value
+from tessera.language.block_pointer import block_pointer
 from tessera.language.builtin import Builtin
 from tessera.language.callable import JITCallable
 from tessera.language.values import (
@@ -73,8 +74,23 @@ def compute(fn: Callable[..., object], *args: object) -> Any:
     except Exception as error:
         absent = any(unwrap(a) is None for a in args)
         raise CompilationError(
-            f"{type(error).__name__}: {error}", help=ABSENT if absent else None
+            f"{type(error).__name__}: {error}", help=ABSENT if absent else _operands(args)
         ) from error
+
+
+def _operands(args: tuple[object, ...]) -> str:
+    """Return what Python computed with, for an exception of its."""
+    shown = ", ".join(
+        text if len(text := repr(unwrap(a))) < 40 else f"a {type(unwrap(a)).__name__}" for a in args
+    )
+    return (
+        f"Python computes this while the kernel is compiled, with {shown}: correct the values"
+        if shown
+        else _CONSTANT
+    )
+
+
+_CONSTANT = "Python computes this while the kernel is compiled: correct the values"
 
 
 def static_truth(x: object) -> bool:
@@ -162,8 +178,16 @@ def _on_aggregates(fe: FrontEnd, symbol: str, lhs: object, rhs: object) -> Any:
         return constexpr((lhs == rhs) == (symbol == "=="))
     raise TypeMismatch(
         f"the operator `{symbol}` is not supported between {type_text(lhs)} and {type_text(rhs)}",
-        help=f"define `__{_DUNDERS[symbol]}__` in the aggregate" if symbol in _DUNDERS else None,
+        help=_for_aggregates(symbol, lhs, rhs),
     )
+
+
+def _for_aggregates(symbol: str, lhs: object, rhs: object) -> str:
+    if isinstance(lhs, block_pointer) or isinstance(rhs, block_pointer):
+        return "a block pointer is moved by `p = tl.advance(p, (offset, ...))`"
+    if symbol in _DUNDERS:
+        return f"define `__{_DUNDERS[symbol]}__` in the aggregate, or compute with its fields"
+    return "compute with its fields"
 
 
 def operator_of(x: object, name: str) -> JITCallable | ConstexprFunction | Builtin | None:
@@ -198,7 +222,8 @@ def _on_tuples(symbol: str, fn: Callable[..., object], lhs: object, rhs: object)
         return fn(lhs, rhs)
     except (TypeError, MemoryError, OverflowError) as error:  # too many elements
         raise TypeMismatch(
-            f"the operator `{symbol}` is not supported between {type_text(lhs)} and {type_text(rhs)}"
+            f"the operator `{symbol}` is not supported between {type_text(lhs)} and {type_text(rhs)}",
+            help="tuples are added to tuples and multiplied by ints",
         ) from error
 
 
@@ -214,11 +239,16 @@ def apply_unary(fe: FrontEnd, op: Operator, x: object) -> Any:
     if is_aggregate_value(x):
         method = operator_of(x, _UNARY_DUNDERS.get(symbol, ""))
         if method is None:
-            raise TypeMismatch(f"the operator unary `{symbol}` is not supported on {type_text(x)}")
+            raise TypeMismatch(
+                f"the operator unary `{symbol}` is not supported on {type_text(x)}",
+                help="define it in the aggregate, or compute with its fields",
+            )
         return fe.call(method, [x])
     if isinstance(x, run_time):
         if symbol == "+":
-            raise UnsupportedLanguageConstruct("the operator unary `+` is not supported on tensors")
+            raise UnsupportedLanguageConstruct(
+                "the operator unary `+` is not supported on tensors", help="leave the `+` out"
+            )
         return sem_math.unary(fe, symbol, x)
     return compute(fn, x)
 
@@ -233,7 +263,7 @@ def visit_compare(fe: FrontEnd, node: ast.Compare) -> object:
         if type(op) not in COMPARE:
             raise UnsupportedLanguageConstruct(
                 what="`in`" if isinstance(op, ast.In) else "`not in`",
-                help="compare with each element",
+                help="compare with each element: `(x == 1) | (x == 2)`",
             )
         one = _compare(fe, node, COMPARE[type(op)], lhs, rhs)
         result = one if result is None else _conjunction(fe, node, result, one)
@@ -256,7 +286,11 @@ def _compare(fe: FrontEnd, node: ast.Compare, op: Operator, lhs: object, rhs: ob
         if is_runtime(lhs) or is_runtime(rhs):
             if symbol == "==" and isinstance(lhs, tl_tuple) and isinstance(rhs, tl_tuple):
                 return _equal_tuples(fe, node, lhs, rhs)
-            raise NotConstexpr(what="both sides of a comparison of tuples", got=type_text(lhs))
+            raise NotConstexpr(
+                what="both sides of a comparison of tuples",
+                got=type_text(lhs),
+                help="compare the elements",
+            )
     return compute(fn, lhs, rhs)
 
 
@@ -305,13 +339,22 @@ def visit_slice(fe: FrontEnd, node: ast.Slice) -> tl_slice:
 def visit_subscript(fe: FrontEnd, node: ast.Subscript) -> object:
     x, index = fe.visit(node.value), fe.visit(node.slice)
     fe.builder.loc = fe.loc(node)
+    if isinstance(unwrap(x), JITCallable):
+        name = unwrap(x).__name__
+        raise TypeMismatch(
+            f"{name} cannot be launched from inside a kernel",
+            help=f"call it as a function: `{name}(...)`",
+        )
     if isinstance(x, tensor):
         return sem_shape.subscript(fe, x, index.values if isinstance(index, tl_tuple) else [index])
     method = operator_of(x, "__getitem__")
     if method is not None:
         return fe.call(method, [x, index])
     if is_runtime(index):
-        raise NotConstexpr(what="the index of a tuple", got=type_text(index))
+        raise NotConstexpr(
+            what="the index of a tuple", got=type_text(index),
+            help="count with `tl.static_range`, or choose with `tl.where`",
+        )  # fmt: skip
     if isinstance(x, tl_tuple):
         return _element(x, index)
     return compute(lambda: unwrap(x)[_plain_index(index)])
@@ -329,11 +372,12 @@ def _element(x: tl_tuple, index: object) -> object:
     except IndexError:
         raise CompilationError(
             f"index {index} is out of range for a tuple of {len(x)}",
-            help=None if len(x) else NO_EXTENTS,
+            help=f"indices are 0 to {len(x) - 1}" if len(x) else NO_EXTENTS,
         ) from None
     except TypeError:
         raise TypeMismatch(
-            f"a tuple is indexed by an int or a slice, not {type_text(index)}"
+            f"a tuple is indexed by an int or a slice, not {type_text(index)}",
+            help="fields of a NamedTuple are `t.name`",
         ) from None
 
 
@@ -341,7 +385,10 @@ def _element(x: tl_tuple, index: object) -> object:
 @handles(ast.ListComp)
 def visit_comprehension(fe: FrontEnd, node: ast.ListComp) -> tl_tuple:
     if len(node.generators) != 1 or node.generators[0].is_async:
-        raise UnsupportedLanguageConstruct(what="more than one `for` in a list comprehension")
+        raise UnsupportedLanguageConstruct(
+            what="more than one `for` in a list comprehension",
+            help="write one comprehension inside the other",
+        )
     generator = node.generators[0]
     items = fe.visit(generator.iter)
     if isinstance(items, constexpr) and not isinstance(items.value, str):
@@ -349,8 +396,8 @@ def visit_comprehension(fe: FrontEnd, node: ast.ListComp) -> tl_tuple:
     if not isinstance(items, tl_tuple):
         raise TypeMismatch(
             f"a list comprehension runs over a tuple, not {type_text(items)}",
-            loc=fe.loc(generator.iter),
-        )
+            loc=fe.loc(generator.iter), help="run-time values are counted in a `for` statement",
+        )  # fmt: skip
     frame = fe.frame
     outer = frame.names
     results: list[object] = []
@@ -372,7 +419,11 @@ def _bind_item(fe: FrontEnd, target: ast.expr, item: object) -> None:
         or not isinstance(item, tl_tuple)
         or len(item) != len(target.elts)
     ):
-        raise TypeMismatch(f"cannot unpack {type_text(item)} here", loc=fe.loc(target))
+        raise TypeMismatch(
+            f"cannot unpack {type_text(item)} here",
+            loc=fe.loc(target),
+            help="give as many names as there are values",
+        )
     for t, v in zip(target.elts, item.values, strict=True):
         _bind_item(fe, t, v)
 
@@ -381,6 +432,9 @@ def _keeps(fe: FrontEnd, test: ast.expr) -> bool:
     x = fe.visit(test)
     if is_runtime(x):
         raise NotConstexpr(
-            what="the filter of a list comprehension", got=type_text(x), loc=fe.loc(test)
+            what="the filter of a list comprehension",
+            got=type_text(x),
+            loc=fe.loc(test),
+            help="choose run-time values with `tl.where`",
         )
     return static_truth(x)

@@ -29,7 +29,7 @@ from tessera.frontend.semantics.values import wrap as tensor_of
 from tessera.frontend.source import BlockFacts, source_of
 from tessera.ir import Block, Builder, Module, Type, Value
 from tessera.language.callable import JITCallable
-from tessera.language.values import tensor, wrap
+from tessera.language.values import tensor, unwrap, wrap
 from tessera.language.values import tuple as tl_tuple
 from tessera.ops import YieldOp
 
@@ -111,6 +111,13 @@ class Frame:
         self.kept: frozenset[str] = frozenset()
 
 
+def _blame_call(error: CompilationError, fn: JITCallable) -> None:
+    """Move the place of an error from the library's source to the call in the kernel; a note tells the former."""
+    if error.loc is not None and not knobs.compilation.front_end_debugging:
+        error.note(f"raised in tl.{fn.__name__}, {error.loc.short()}")
+        error.loc = None
+
+
 class FrontEnd:
     """Lowers one kernel into `module`. `options` are the launch options; see `lower_kernel`."""
 
@@ -156,6 +163,7 @@ class FrontEnd:
         except TesseraError as error:
             if error.loc is None:
                 error.loc = self.loc(node)
+                self._name_argument(error, node)
             raise
         except Warning:  # under `-W error`
             raise
@@ -164,11 +172,24 @@ class FrontEnd:
                 raise
             raise self._internal(error, node) from error
 
+    def _name_argument(self, error: TesseraError, node: ast.AST) -> None:
+        """Note which parameter was given a value that is no operand."""
+        if "operand" not in error.facts or self.frame.function.is_library:
+            return
+        x, params = error.facts["operand"], self.frame.function.arg_names
+        names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+        for name in names:
+            if name in params and name in self.frame.names and self.frame.names[name] is x:
+                error.note(
+                    f"the parameter `{name}` of {self.frame.function.__name__} was given {unwrap(x)!r}"
+                )
+                return
+
     def _internal(self, error: Exception, node: ast.AST) -> TesseraError:
         if isinstance(error, RecursionError):
             return CompilationError(
                 "the kernel nests too deeply", loc=self.loc(node),
-                help="does a recursive call end at compile time? Its condition must be a constexpr",
+                help="write a loop; a recursion must end at compile time, by a constexpr condition",
             )  # fmt: skip
         return InternalError(f"{type(error).__name__}: {error}", loc=self.loc(node))
 
@@ -232,11 +253,15 @@ class FrontEnd:
         if caller.depth >= MAX_DEPTH:
             raise CompilationError(
                 f"calls nest more than {MAX_DEPTH} deep in {fn.__name__}()",
-                help="does the recursion end at compile time? Its condition must be a constexpr",
+                help="write a loop; a recursion must end at compile time, by a constexpr condition",
             )
         self.frame = Frame(fn, names, caller, loc)
         try:
             outcome = self.run(self.frame.source.node.body)
+        except CompilationError as error:
+            if fn.is_library and not caller.function.is_library:
+                _blame_call(error, fn)
+            raise
         finally:
             self.frame, self.builder.loc = caller, loc
         return outcome.value if outcome is not None else None

@@ -72,6 +72,9 @@ def visit_jump(fe: FrontEnd, node: ast.stmt) -> Returned:
 def visit_return(fe: FrontEnd, node: ast.Return) -> Returned:
     value = fe.visit(node.value) if node.value is not None else None
     frame = fe.frame
+    if frame.is_kernel and value is not None:
+        fe.builder.loc = fe.loc(node)
+        fe.warn("the value that a kernel returns is lost: write it to memory with `tl.store`")
     if not frame.in_loop:
         return Returned(value)
     names = frame.names

@@ -41,6 +41,8 @@ from tessera.language.values import constexpr, tensor, unwrap
 from tessera.ops import AddOp, AndOp, CmpOp, ConditionOp, ConstOp, ForOp, WhileOp, YieldOp
 
 NO_STEP = "the step of a range must not be 0"
+STEPS = "the step is what is added to the variable each time, such as 1, -1 or BLOCK"
+NO_ELSE = "write its statements behind the loop, under an `if` where they do not always run"
 _ITERATORS = (builtins.range, hints.range, hints.static_range)
 
 
@@ -49,30 +51,53 @@ _ITERATORS = (builtins.range, hints.range, hints.static_range)
 def visit_for(fe: FrontEnd, node: ast.For) -> None:
     """A `for` over `range`, `tl.range` (a ForOp) or `tl.static_range` (its body once for each number)."""
     if node.orelse:
-        raise UnsupportedLanguageConstruct(what="`else` of a loop", loc=fe.loc(node.orelse[0]))
+        raise UnsupportedLanguageConstruct(
+            what="`else` of a loop", loc=fe.loc(node.orelse[0]), help=NO_ELSE
+        )
     func = fe.visit(node.iter.func) if isinstance(node.iter, ast.Call) else None
     if not isinstance(node.iter, ast.Call) or func not in _ITERATORS:
         raise UnsupportedLanguageConstruct(
             "Only `range`, `tl.range` and `tl.static_range` iterators are currently supported",
-            loc=fe.loc(node.iter),
-        )
+            loc=fe.loc(node.iter), help=_instead_of(fe, node.iter),
+        )  # fmt: skip
     args, kwargs = arguments(fe, node.iter)
     with fe.loc(node.iter):
         if func is builtins.range or func is hints.range:
             bound, _, _ = hints.range.binder.bind(args, kwargs)
+            if func is builtins.range and (len(args) > 3 or kwargs):
+                raise TypeMismatch(
+                    "range() takes up to three positional arguments",
+                    help="write `range(start, stop, step)`; options are those of `tl.range`",
+                )
             return _for_range(fe, node, bound)
         bound, _, _ = hints.static_range.binder.bind(args, kwargs)
         return _unroll(fe, node, _static_range(bound))
+
+
+def _instead_of(fe: FrontEnd, node: ast.expr) -> str:
+    """Return how to visit what is no range."""
+    x = fe.visit(node) if not isinstance(node, ast.Call) else None
+    if isinstance(x, tensor) and (x.dims or not x.dtype.is_int()):
+        return (
+            "a tile is computed with as a whole: `tl.sum(x)` and `tl.where` visit all elements; "
+            "`tl.load(p + i)` reads one"
+        )
+    if isinstance(x, tensor):
+        return "count with `range(n)`"
+    return "write `for i in tl.static_range(len(xs))` and `xs[i]`"
 
 
 def _static_range(bound: Sequence[object]) -> list[constexpr]:
     values = [unwrap(x) for x in bound]
     for what, x in zip(("start", "end", "step"), values, strict=True):
         if not isinstance(x, int) and not (x is None and what != "start"):
-            raise NotConstexpr(what=f"the {what} of tl.static_range", got=type_text(x))
+            raise NotConstexpr(
+                what=f"the {what} of tl.static_range", got=type_text(x),
+                help="`range` counts to run-time bounds; annotate a parameter `: tl.constexpr` to unroll",
+            )  # fmt: skip
     start, end, step = values
     if step == 0:
-        raise TypeMismatch(NO_STEP)
+        raise TypeMismatch(NO_STEP, help=STEPS)
     if end is None:
         start, end = 0, start
     return [constexpr(i) for i in range(start, end, 1 if step is None else step)]
@@ -112,7 +137,10 @@ def _unroll(fe: FrontEnd, node: ast.For, items: Sequence[object]) -> None:
 
 def _for_range(fe: FrontEnd, node: ast.For, bound: Sequence[object]) -> None:
     if not isinstance(node.target, ast.Name):
-        raise UnsupportedLanguageConstruct(what="unpacking the variable of a range")
+        raise UnsupportedLanguageConstruct(
+            what="unpacking the variable of a range",
+            help="a range has one variable, which is an int",
+        )
     fe.builder.loc = loc = fe.loc(node)
     lb, ub, step = _bounds(fe, bound[:3])
     if fe.facts(node).leaves:
@@ -145,7 +173,7 @@ def _bounds(fe: FrontEnd, bound: Sequence[object]) -> list[Value]:
     if unwrap(step) is None:
         step = constexpr(1)
     if isinstance(step, constexpr) and step.value == 0:
-        raise TypeMismatch(NO_STEP)
+        raise TypeMismatch(NO_STEP, help=STEPS)
     tensors: list[tensor] = []
     for x in (lb, ub, step):
         if isinstance(x, int):  # the default of a parameter
@@ -155,7 +183,8 @@ def _bounds(fe: FrontEnd, bound: Sequence[object]) -> list[Value]:
             shown = ", ".join(type_text(b) for b in (lb, ub, step))
             raise TypeMismatch(
                 f"For loop bounds and step must all be ints, are ({shown})",
-                help="bounds are integer scalars: load or cast them first",
+                help="bounds are integer scalars: cast with `.to(tl.int32)`; those of a tile are "
+                "reduced first, as `tl.max(x)`",
             )
         tensors.append(t)
     common = tensors[0].dtype
@@ -171,7 +200,11 @@ def _hints(options: Sequence[object]) -> dict[str, Any]:
     )
     for name, x in zip(hints.range.binder.names[3:], values, strict=True):
         if not isinstance(x, int | None):
-            raise NotConstexpr(what=f"the argument {name} of tl.range", got=type_text(x))
+            raise NotConstexpr(
+                what=f"the argument {name} of tl.range",
+                got=type_text(x),
+                help="give an int, or a `tl.constexpr`",
+            )
     return {
         "num_stages": stages,
         "unroll": unroll if unroll is not None and unroll > 1 else None,
@@ -187,7 +220,9 @@ def _hints(options: Sequence[object]) -> dict[str, Any]:
 def visit_while(fe: FrontEnd, node: ast.While) -> None:
     """Emit a WhileOp that carries every variable that its body assigns and that has a value before."""
     if node.orelse:
-        raise UnsupportedLanguageConstruct(what="`else` of a loop", loc=fe.loc(node.orelse[0]))
+        raise UnsupportedLanguageConstruct(
+            what="`else` of a loop", loc=fe.loc(node.orelse[0]), help=NO_ELSE
+        )
     if fe.facts(node).leaves:
         _loop_to_leave(fe, node, None)
         return

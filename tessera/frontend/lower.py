@@ -60,7 +60,10 @@ def lower_kernel(
     names: dict[str, object] = {}
     for i, param in enumerate(fn.params):
         if param.name not in signature:
-            raise CompilationError(f"the signature has no type for the parameter {param.name!r}")
+            raise CompilationError(
+                f"the signature has no type for the parameter {param.name!r}",
+                help='give it one, such as "*fp32" or "i32"; a value known at compile time has the type "constexpr"',
+            )
         names[param.name] = arguments.make(fe, signature[param.name], (i,), param.name)
     fe.frame = Frame(fn, names, None, None)
     if sys.getrecursionlimit() < _RECURSION:  # not restored: another thread may be lowering, too
@@ -113,14 +116,20 @@ class _Arguments:
         if isinstance(kind, (tuple, list)):
             return self._tuple(fe, kind, path, name)  # pyright: ignore[reportUnknownArgumentType]
         if kind == "constexpr":
-            raise CompilationError(f"the compile-time parameter {name!r} has no value")
+            raise CompilationError(
+                f"the compile-time parameter {name!r} has no value",
+                help=f'give it in `constexprs={{"{name}": ...}}`, or a type in the signature, such as "*fp32" or "i32"',
+            )
         match = _DESCRIPTOR.fullmatch(kind)
         if match is not None:
             return self._descriptor(fe, match, path, name)
         try:
             t = parse_scalar_type(kind)
         except ValueError as error:
-            raise CompilationError(f"parameter {name!r}: {error}") from error
+            raise CompilationError(
+                f"parameter {name!r}: {error}",
+                help='types are written "*fp32" (a pointer), "fp32", "i32", "u8", "i1", "bf16"',
+            ) from error
         return fe.tensor(self._arg(t, name, self._attributes(path)))
 
     def _arg(self, t: ElementType, name: str, attrs: ArgAttrs = ()) -> Value:

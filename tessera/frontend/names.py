@@ -9,8 +9,9 @@ from typing import Any
 
 from tessera.config import knobs
 from tessera.dtypes import block_type, dtype, pointer_type
-from tessera.errors import CompilationError, ForbiddenGlobal, UnknownName, suggestion
+from tessera.errors import CompilationError, ForbiddenGlobal, UnknownName
 from tessera.frontend.frontend import FrontEnd, handles
+from tessera.frontend.remedies import unknown_attribute, unknown_variable
 from tessera.language.aggregate import ConstexprFunction, is_aggregate, is_aggregate_value
 from tessera.language.builtin import Builtin
 from tessera.language.callable import JITCallable, jitted_under
@@ -43,20 +44,26 @@ def visit_name(fe: FrontEnd, node: ast.Name) -> Any:
             return _global(name, scope[name])
     if name in PYTHON_BUILTINS:
         return PYTHON_BUILTINS[name]
-    if name in METHODS:
-        raise UnknownName(name=name, help=f"did you mean `tl.{name}`?")
     known = [*names, *frame.closure, *frame.globals, *PYTHON_BUILTINS]
-    raise UnknownName(name=name, help=suggestion(name, known))
+    remedy = unknown_variable(name, known, frame)
+    raise UnknownName(name=name, help=remedy)
 
 
 def _global(name: str, value: object) -> Any:
     """Return a captured global, if a kernel may capture it."""
     if not is_free(value) and not knobs.compilation.allow_non_constexpr_globals:
+        if isinstance(value, type):
+            raise ForbiddenGlobal(
+                f"Unsupported function referenced: {name} is an ordinary Python class",
+                help=f"put `@tessera.aggregate` on {name}, or make it a NamedTuple",
+            )
         if callable(value):
             raise ForbiddenGlobal(
                 f"Unsupported function referenced: {name} is an ordinary Python function",
                 help=f"put `@tessera.jit` on {name}, or `@tessera.constexpr_function` to run it at compile time",
             )
+        if hasattr(value, "shape"):  # an array
+            raise ForbiddenGlobal(name=name, help=f"pass the array as an argument, `{name}`")
         raise ForbiddenGlobal(name=name)
     return wrap(value)
 
@@ -83,11 +90,11 @@ def _is_own(value: object) -> bool:
 # --- attributes -----------------------------------------------------------------------------------------
 @handles(ast.Attribute)
 def visit_attribute(fe: FrontEnd, node: ast.Attribute) -> Any:
-    return attribute(fe, fe.visit(node.value), node.attr)
+    return attribute(fe, fe.visit(node.value), node.attr, node.value)
 
 
-def attribute(fe: FrontEnd, obj: object, name: str) -> Any:
-    """Return `obj.name` as a language value. Raises UnknownName if there is none."""
+def attribute(fe: FrontEnd, obj: object, name: str, node: ast.expr | None = None) -> Any:
+    """Return `obj.name` as a language value. Raises UnknownName if there is none. `node`: the object's expression."""
     if isinstance(obj, constexpr):
         if name == "value":
             return obj
@@ -105,8 +112,8 @@ def attribute(fe: FrontEnd, obj: object, name: str) -> Any:
     except AttributeError:
         if name == "value":  # of a constexpr parameter that holds a dtype, None or a function
             return obj
-        known = [*dir(obj), *(METHODS if isinstance(obj, tensor) else ())]
-        remedy = _UNCHANGING if isinstance(obj, tl_tuple) else suggestion(name, known)
+        shown = "" if node is None else ast.unparse(node)
+        remedy = _UNCHANGING if isinstance(obj, tl_tuple) else unknown_attribute(obj, name, shown)
         raise UnknownName(f"{_what(obj)} has no attribute {name!r}", help=remedy) from None
 
 

@@ -70,7 +70,9 @@ def _make(fe: FrontEnd, fn: JITCallable, names: dict[str, Any]) -> _Made:
         inside[name] = rebuild(x, iter(args))
     caller = fe.frame
     if caller.depth >= MAX_DEPTH:
-        raise CompilationError(f"calls nest more than {MAX_DEPTH} deep in {fn.__name__}()")
+        raise CompilationError(
+            f"calls nest more than {MAX_DEPTH} deep in {fn.__name__}()", help="write a loop"
+        )
     fe.frame = Frame(fn, inside, caller, None)
     try:
         with fe.builder.at(block):
@@ -110,5 +112,6 @@ def _check_scalars(fn: JITCallable, names: dict[str, Any]) -> None:
         if any(isinstance(v.type, TileType) for v in flatten(value)):
             raise TypeMismatch(
                 f"Function {fn.__name__} is marked noinline, but was called with non-scalar argument "
-                f"{name}:{value}"
+                f"{name}:{value}",
+                help="leave `noinline` out, or pass pointers and scalars",
             )

@@ -41,16 +41,23 @@ def assign(fe: FrontEnd, target: ast.expr, value: object) -> None:
     elif isinstance(target, ast.Subscript):
         raise UnsupportedLanguageConstruct(
             "__setitem__ is not supported in a kernel", loc=fe.loc(target),
-            help="values are immutable: choose elements with `tl.where`, or store to memory",
+            help="values are immutable: choose elements with `tl.where(i == 3, new, x)`; memory is "
+            "written with `tl.store(p + i, x)`",
         )  # fmt: skip
     else:
-        raise UnsupportedLanguageConstruct(what="this target of an assignment", loc=fe.loc(target))
+        raise UnsupportedLanguageConstruct(
+            what="this target of an assignment", loc=fe.loc(target), help="assign to a variable"
+        )
 
 
 def _unpack(fe: FrontEnd, target: ast.Tuple | ast.List, value: object) -> None:
     for t in target.elts:
         if isinstance(t, ast.Starred):
-            raise UnsupportedLanguageConstruct(what="a starred target", loc=fe.loc(t))
+            raise UnsupportedLanguageConstruct(
+                what="a starred target",
+                loc=fe.loc(t),
+                help="take the rest as a slice: `b = xs[1:]`",
+            )
     if isinstance(value, constexpr) and type(value.value) in (tuple, list):
         value = tl_tuple(value.value)
     if not isinstance(value, tl_tuple):
@@ -62,8 +69,8 @@ def _unpack(fe: FrontEnd, target: ast.Tuple | ast.List, value: object) -> None:
     if len(value) < len(target.elts):
         raise CompilationError(
             f"not enough values to unpack (expected {len(target.elts)}, got {len(value)})",
-            loc=fe.loc(target),
-        )
+            loc=fe.loc(target), help=f"give {len(value)} names",
+        )  # fmt: skip
     for t, v in zip(target.elts, value.values, strict=False):  # more values are dropped
         assign(fe, t, v)
 
@@ -73,12 +80,16 @@ def _assign_attribute(fe: FrontEnd, target: ast.Attribute, value: object) -> Non
     if not is_aggregate_value(instance):
         raise UnsupportedLanguageConstruct(
             "Attribute assignment is not supported in a kernel", loc=fe.loc(target),
-            help="only the `__init__` of an aggregate sets fields, those of `self`",
+            help="use a variable of its own; only the `__init__` of an aggregate sets fields, those of `self`",
         )  # fmt: skip
     try:
         setattr(instance, target.attr, value)
     except AttributeError as error:
-        raise CompilationError(str(error), loc=fe.loc(target)) from error
+        raise CompilationError(
+            str(error),
+            loc=fe.loc(target),
+            help="declare the field in the class, as `name: tl.tensor`",
+        ) from error
 
 
 def _decayed(fe: FrontEnd, target: ast.expr, value: object, node: ast.stmt | ast.expr) -> Any:
@@ -89,6 +100,11 @@ def _decayed(fe: FrontEnd, target: ast.expr, value: object, node: ast.stmt | ast
         return value
     if isinstance(target, ast.Tuple | ast.List) and isinstance(value, tl_tuple):
         if len(target.elts) <= len(value):
+            if (dropped := len(value) - len(target.elts)) > 0:  # as in Triton
+                fe.builder.loc = fe.loc(node)
+                fe.warn(
+                    f"{dropped} of {len(value)} values are dropped: give each a name, or take a slice"
+                )
             pairs = zip(target.elts, value.values, strict=False)
             return tl_tuple([_decayed(fe, t, v, node) for t, v in pairs])
     if isinstance(value, tensor):
@@ -130,7 +146,9 @@ _DECLARED: Any = object()  # of a name declared by a bare `x: tl.constexpr`
 def visit_annotated(fe: FrontEnd, node: ast.AnnAssign) -> None:
     is_constant = "constexpr" in ast.unparse(node.annotation)
     if not isinstance(node.target, ast.Name):
-        raise UnsupportedLanguageConstruct(what="an annotation of this target")
+        raise UnsupportedLanguageConstruct(
+            what="an annotation of this target", help="only variables are annotated"
+        )
     name, frame = node.target.id, fe.frame
     if node.value is None:
         if is_constant:
@@ -203,7 +221,8 @@ def visit_with(fe: FrontEnd, node: ast.With) -> None:
     """Enter and leave operations that return a context manager, such as a profiler's scopes, as the body is visited."""
     if fe.facts(node).jumps:
         raise UnsupportedLanguageConstruct(
-            "Cannot have `return`, `break` or `continue` statements inside `with` statements in a kernel"
+            "Cannot have `return`, `break` or `continue` statements inside `with` statements in a kernel",
+            help="end the `with` block before",
         )
     with ExitStack() as stack:
         for item in node.items:
@@ -212,6 +231,7 @@ def visit_with(fe: FrontEnd, node: ast.With) -> None:
                 raise UnsupportedLanguageConstruct(
                     f"`with` takes an operation that gives a context manager, not {type_text(manager)}",
                     loc=fe.loc(item.context_expr),
+                    help="leave the `with` out; resources are opened outside of kernels",
                 )
             value = stack.enter_context(manager)
             if item.optional_vars is not None:
@@ -229,21 +249,21 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Raise: ("`raise`", "use `tl.static_assert` or `tl.device_assert`"),
     ast.Import: ("`import`", _NO_IMPORT),
     ast.ImportFrom: ("`import`", _NO_IMPORT),
-    ast.Global: ("`global`", "pass the value as an argument and return the result"),
+    ast.Global: ("`global`", "make the value a parameter and return the result, or store it to memory"),
     ast.Nonlocal: ("`nonlocal`", "pass the value as an argument and return the result"),
-    ast.Delete: ("`del`", ""),
+    ast.Delete: ("`del`", "remove the statement: the compiler knows when a value is last used"),
     ast.Dict: ("a dict display", "use a tuple, or a NamedTuple"),
     ast.Set: ("a set display", "use a tuple"),
-    ast.GeneratorExp: ("a generator expression", "use a list comprehension over a tuple"),
+    ast.GeneratorExp: ("a generator expression", "use a list comprehension over a tuple, `[... for x in xs]`"),
     ast.DictComp: ("a dict comprehension", "use a list comprehension over a tuple"),
     ast.SetComp: ("a set comprehension", "use a list comprehension over a tuple"),
-    ast.Yield: ("`yield`", ""),
-    ast.YieldFrom: ("`yield`", ""),
-    ast.Await: ("`await`", ""),
-    ast.AsyncFor: ("`async for`", ""),
-    ast.AsyncWith: ("`async with`", ""),
+    ast.Yield: ("`yield`", "give results with `tl.store`, or `return` them from a function"),
+    ast.YieldFrom: ("`yield`", "give results with `tl.store`, or `return` them from a function"),
+    ast.Await: ("`await`", "launches are asynchronous for the host only"),
+    ast.AsyncFor: ("`async for`", "write `for`; the compiler overlaps loads with the computation"),
+    ast.AsyncWith: ("`async with`", "leave it out"),
     ast.Match: ("`match`", "use `if` and `elif`"),
-    ast.Starred: ("`*` here", ""),
+    ast.Starred: ("`*` here", "give the elements one by one"),
 }  # fmt: skip
 
 

@@ -14,6 +14,13 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 _REQUIRED: Any = object()
 
 
+# What parameters are called elsewhere, and what here.
+_ELSEWHERE = {
+    "dim": "axis", "axis": "dim", "keepdim": "keep_dims", "keepdims": "keep_dims", "precision": "input_precision",
+    "ptr": "pointer", "val": "value", "fill_value": "value", "type": "dtype", "memory_order": "sem",
+}  # fmt: skip
+
+
 class ArgumentBinder:
     """Matches call arguments with parameters as Python does; errors name the function and the parameter."""
 
@@ -47,6 +54,10 @@ class ArgumentBinder:
                 f" but {len(args)} were given"
             )
         unused = dict(kwargs) if kwargs else {}
+        if unused and not unused.keys() <= {*self.names, *self.keyword_only}:
+            self._refuse(
+                next(x for x in unused if x not in self.names and x not in self.keyword_only)
+            )
         for i in range(len(bound), n):
             value = unused.pop(self.names[i], self.defaults[i]) if unused else self.defaults[i]
             if value is _REQUIRED:
@@ -65,7 +76,10 @@ class ArgumentBinder:
         if name in self.names:
             raise CompilationError(f"{self.name}() got two values for the argument {name!r}")
         known = [*self.names, *self.keyword_only]
-        near = suggestion(name, known)
+        elsewhere = _ELSEWHERE.get(name)
+        near = f"did you mean `{elsewhere}`?" if elsewhere in known else suggestion(name, known)
+        if name == "mask" and "desc" in known:
+            near = "a descriptor knows the extents of its array, and pads what lies outside:"
         listed = f"its arguments are: {', '.join(known)}"
         raise CompilationError(
             f"{self.name}() has no argument {name!r}", help=f"{near} {listed}" if near else listed

@@ -92,6 +92,7 @@ def sort(x: tensor, dim: constexpr = None, descending: constexpr = False):
         >>> tl.sort(n)
         int32[8]: 1, 1, 2, 3, 4, 5, 6, 9
     """
+    hints.static_assert(len(x.shape) > 0, "sort() takes a tile, not a scalar")
     axis: constexpr = normal_dim(dim, len(x.shape))
     hints.static_assert(axis == len(x.shape) - 1, "only minor dimension is currently supported")
     stages: constexpr = log2_of(x.shape[axis])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, overload
 
+from tessera.compiler.tracebacks import trim_traceback
+from tessera.errors import suggestion
 from tessera.runtime.autotuner.autotuner import Autotuner
 from tessera.runtime.autotuner.config import Config
 from tessera.runtime.jit import JITFunction
+from tessera.runtime.launching.mistakes import named_arguments, refuse_unknown
+from tessera.utilities import stacklevel_of_caller
 
 
 @overload
@@ -56,11 +60,36 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
         Traceback (most recent call last):
         tessera.errors.NotAFunction: error[not-a-function]: @jit needs a Python function, got int...
     """
-    if fn is not None:
-        return JITFunction(fn, **options)
-    return partial(JITFunction, **options)
+    refuse_unknown("jit", options, _JIT_OPTIONS)
+
+    @trim_traceback
+    def made(fn: Callable[..., object]) -> JITFunction:
+        return _with_known_names(JITFunction(fn, **options))
+
+    return made(fn) if fn is not None else made
 
 
+_JIT_OPTIONS = (
+    "version", "repr", "launch_metadata", "do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline"
+)  # fmt: skip
+
+
+def _with_known_names(made: JITFunction) -> JITFunction:
+    """Return the kernel; warn about options that name parameters that it does not have."""
+    for option in ("do_not_specialize", "do_not_specialize_on_alignment"):
+        unknown = [
+            x for x in getattr(made, option) if isinstance(x, str) and x not in made.arg_names
+        ]
+        if unknown:
+            text = f"{made.__name__} has no parameter {unknown[0]!r}, which {option} names"
+            near = (
+                suggestion(unknown[0], made.arg_names) or f"there are {', '.join(made.arg_names)}"
+            )
+            warnings.warn(f"{text}: {near}", UserWarning, stacklevel=stacklevel_of_caller())
+    return made
+
+
+@named_arguments
 def autotune(
     configs: Iterable[Config],
     key: Sequence[str],
@@ -98,6 +127,7 @@ def autotune(
         True
     """
 
+    @trim_traceback
     def decorate(fn: object) -> Autotuner:
         return Autotuner(
             fn,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from inspect import Parameter
 from types import MethodType
 from typing import Any
 
@@ -19,7 +18,7 @@ from tessera.compiler import ASTSource, CompiledKernel, check_fit, make_backend
 from tessera.compiler import compile as compile_for
 from tessera.compiler.tracebacks import trim_traceback
 from tessera.config import knobs
-from tessera.errors import CompilationError, UnknownOption, UnsupportedLanguageConstruct
+from tessera.errors import UnknownOption
 from tessera.language.callable import JITCallable
 from tessera.runtime.arguments.aliasing import violates
 from tessera.runtime.arguments.checks import check_launch
@@ -32,13 +31,8 @@ from tessera.runtime.launching.async_compile import FutureKernel, active_mode
 from tessera.runtime.launching.binding import DeviceCaches, Prepared, launch_key, make_binder
 from tessera.runtime.launching.hooks import around, hook_arguments
 from tessera.runtime.launching.interface import KernelInterface
+from tessera.runtime.launching.mistakes import call_with_names, check_options, check_parameters
 from tessera.runtime.native.fast_path import FastPath, array_types, arrays_in, supported, units_of
-
-FORBIDDEN_OPTIONS = {
-    "device_type": "device_type option is deprecated; current target will be used",
-    "device": "device option is deprecated; current device will be used",
-    "stream": "stream option is deprecated; current stream will be used",
-}
 
 
 def compile(
@@ -159,22 +153,9 @@ class JITFunction(JITCallable, KernelInterface):
 
     def create_binder(self) -> Any:
         if self._bind is None:
-            self._check_parameters()
+            check_parameters(self.params)
             self._bind = make_binder(self)
         return self._bind
-
-    def _check_parameters(self) -> None:
-        for p in self.params:
-            if p.kind is Parameter.VAR_KEYWORD:
-                raise UnsupportedLanguageConstruct(
-                    what=f"the parameter `**{p.name}`",
-                    help="name the parameters that the kernel takes",
-                )
-            if p.is_constexpr and (p.do_not_specialize or p.do_not_specialize_on_alignment):
-                which = (
-                    "do_not_specialize" if p.do_not_specialize else "do_not_specialize_on_alignment"
-                )
-                raise CompilationError(f"{p.name} marked as constexpr and listed in {which}")
 
     # Tools that inspect kernels look for these names.
     ASTSource = ASTSource
@@ -200,6 +181,7 @@ class JITFunction(JITCallable, KernelInterface):
             return self._launch(None, None, args, kwargs, warmup=True)
         return (self._native or self._start_native())(grid, *args, **kwargs)
 
+    @trim_traceback
     def _start_native(self) -> Any:
         """Make the builtin function that launches; its first call of each kind is passed on to `_launch`."""
 
@@ -280,7 +262,8 @@ class JITFunction(JITCallable, KernelInterface):
         if warmup:
             return compiled
         if callable(grid):
-            grid = grid(dict(zip(self.arg_names, values, strict=True)))
+            named = dict(zip(self.arg_names, values, strict=True))
+            grid = call_with_names(self.__name__, "the grid", grid, named, self.arg_names)
         grid = on.extents(grid)
         if isinstance(compiled, FutureKernel):
             compiled = compiled.result()
@@ -395,8 +378,7 @@ class JITFunction(JITCallable, KernelInterface):
         self, cache: dict[Any, Any], key: Any, pairs: Any, options: dict[str, Any], target: GPUTarget, device: int,
         warmup: bool,
     ) -> Any:  # fmt: skip
-        for name, message in FORBIDDEN_OPTIONS.items():
-            assert name not in options, message
+        check_options(options)
         src, keys = self._source(pairs), tuple(p[1] for p in pairs)
         try:
             parsed = make_backend(target).parse_options(options)

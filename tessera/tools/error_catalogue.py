@@ -12,6 +12,27 @@ Generated from `tessera/errors/` by `python -m tessera.tools.pages errors`.
 Everything tessera raises on purpose derives from `TesseraError`. Its text starts with `error[CODE]`, shows the source
 line with carets for the whole chain of inlined calls, and ends with what to do. An error of a kernel derives from
 `CompilationError`; an error that also has a Python meaning is a `ValueError`, `TypeError` or `RuntimeError` too.
+
+[mistakes.md](mistakes.md) lists typical mistakes, with the error and the remedy that each is answered with.
+
+## For editors and other programs
+
+With `TESSERA_ERRORS=json` (the knob `runtime.errors`) an error's text is one line of JSON, the last line of the
+traceback behind the name of its class; `error.to_dict()` returns the same as a dict. Fields are only added, never
+changed, as long as `version` is 1.
+
+| field | contents |
+|---|---|
+| `version` | 1 |
+| `code`, `type` | the code of this page, and the name of the class |
+| `message` | what is wrong |
+| `help` | what to do; may be empty |
+| `notes` | a list of further facts: where a value comes from, which program of a launch failed |
+| `place` | where: a span; null for errors of host code, whose place is the traceback's last line |
+| `calls` | the spans of the calls that lead to the place, outermost first |
+
+A span has the fields `file`, `line`, `column`, `end_line`, `end_column` (from 1; the end column is behind the span),
+`function` and `source`, the text of its first line.
 """
 
 

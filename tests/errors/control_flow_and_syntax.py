@@ -33,7 +33,7 @@ case(
      8 |         acc += 1.5
        |         ^^^^^^^^^^
       = note: the initial value is assigned at kernel.py:6:5
-      = help: give the initial value the type of the later one, or cast the later one with `.to(...)`
+      = help: begin with a float, as `acc = 0.0`, or cast the later value with `.to(tl.int32)`
     """,
 )
 
@@ -55,7 +55,7 @@ case(
      8 |         acc = acc + tl.arange(0, 4)
        |         ^^^^^^^^^^^^^^^^^^^^^^^^^^^
       = note: the initial value is assigned at kernel.py:6:5
-      = help: give the initial value the type of the later one, or cast the later one with `.to(...)`
+      = help: begin with a tile: `acc = tl.zeros([4], tl.int32)`
     """,
 )
 
@@ -97,7 +97,7 @@ case(
      9 |         q = 2.0
        |         ^^^^^^^
       = note: the then block assigns it at kernel.py:7:9
-      = help: no promotion happens where branches join: cast one side with `.to(...)`
+      = help: no promotion happens where branches join: give both one type and shape, by `.to(...)` or `tl.full`
     """,
 )
 
@@ -118,7 +118,7 @@ case(
      8 |         q = q.to(tl.float16)
        |         ^^^^^^^^^^^^^^^^^^^^
       = note: before the `if` it is <[4], fp32>
-      = help: no promotion happens where branches join: cast one side with `.to(...)`
+      = help: no promotion happens where branches join: give both one type and shape, by `.to(...)` or `tl.full`
     """,
 )
 
@@ -164,7 +164,7 @@ case(
        |
      6 |     y = 1.0 if n else n
        |         ^^^^^^^^^^^^^^^
-      = help: both sides must have one type: cast with `.to(...)`, or use `tl.where`
+      = help: both sides must have one type and shape: cast with `.to(...)`, or use `tl.where`
     """,
 )
 
@@ -185,7 +185,7 @@ case(
      8 |         t = (i, i, i)
        |         ^^^^^^^^^^^^^
       = note: the initial value is assigned at kernel.py:6:5
-      = help: give the initial value the type of the later one, or cast the later one with `.to(...)`
+      = help: a loop carries tuples of one length; an unrolled `tl.static_range` loop may make a longer one
     """,
 )
 
@@ -221,6 +221,7 @@ case(
        |
      6 |     tl.static_assert(B % 16 == 0, "B must be divisible by 16")
        |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+      = help: the kernel demands `B % 16 == 0`, with B = 4
     """,
     B=4,
 )
@@ -259,6 +260,7 @@ case(
        |
      6 |     if B:
        |        ^
+      = help: compare: `x != 0`
     """,
     B=4.0,
 )
@@ -297,7 +299,7 @@ case(
        |
      6 |     if n and n > 1:
        |        ^^^^^^^^^^^
-      = help: `and`, `or` and `not` take int1: compare first, for example `x != 0`
+      = help: `and`, `or` and `not` take int1: compare first, as `x != 0` or `x == 0`
     """,
 )
 
@@ -379,6 +381,7 @@ case(
         |
      13 |     tl.store(p, f(tl.arange(0, 4)))
         |                 ^^^^^^^^^^^^^^^^^^
+      = help: leave `noinline` out, or pass pointers and scalars
     """,
 )
 
@@ -421,7 +424,7 @@ case(
         |
      12 |     tl.store(p, 2 * Pair(n))
         |                 ^^^^^^^^^^^
-      = help: define `__mul__` in the aggregate
+      = help: define `__mul__` in the aggregate, or compute with its fields
     """,
 )
 
@@ -446,7 +449,7 @@ case(
      9 |             x = f1
        |             ^^^^^^
       = note: before the `if` it is int32
-      = help: no promotion happens where branches join: cast one side with `.to(...)`
+      = help: no promotion happens where branches join: give both one type and shape, by `.to(...)` or `tl.full`
     """,
 )
 
@@ -504,7 +507,7 @@ case(
        |
      7 |     x[0] = 1
        |     ^^^^
-      = help: values are immutable: choose elements with `tl.where`, or store to memory
+      = help: values are immutable: choose elements with `tl.where(i == 3, new, x)`; memory is written with `tl.store(p + i, x)`
     """,
 )
 
@@ -522,7 +525,7 @@ case(
        |
      6 |     x = tl.arange(0, 8)[2]
        |         ^^^^^^^^^^^^^^^^^^
-      = help: only None and `:` index a tensor; elements are read with tl.gather or from memory
+      = help: only None and `:` index a tensor; elements are chosen with `tl.gather` or `tl.sum(tl.where(i == 3, x, 0))`, or read from memory by `tl.load`
     """,
 )
 
@@ -541,6 +544,7 @@ case(
        |
      6 |     for x in p:
        |              ^
+      = help: a tile is computed with as a whole: `tl.sum(x)` and `tl.where` visit all elements; `tl.load(p + i)` reads one
     """,
 )
 
@@ -595,6 +599,7 @@ case(
        |
      6 |     a, b, c = 1, 2
        |     ^^^^^^^
+      = help: give 2 names
     """,
 )
 
@@ -634,6 +639,7 @@ case(
         |
      10 |     f(n)
         |     ^^^^
+      = help: the call is f(x, y)
     """,
 )
 
@@ -651,6 +657,7 @@ case(
        |
      6 |     a = B // 0
        |         ^^^^^^
+      = help: Python computes this while the kernel is compiled, with 4, 0: correct the values
     """,
     B=4,
 )
@@ -670,7 +677,7 @@ case(
        |
      6 |     for i in range(f):
        |              ^^^^^^^^
-      = help: bounds are integer scalars: load or cast them first
+      = help: bounds are integer scalars: cast with `.to(tl.int32)`; those of a tile are reduced first, as `tl.max(x)`
     """,
 )
 
@@ -706,5 +713,6 @@ case(
        |
      6 |     é: "ä" = 1; ü = tl.load(ñ)
        |                             ^
+      = help: assign it before this line, or make it a parameter of the function
     """,
 )

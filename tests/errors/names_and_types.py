@@ -49,7 +49,7 @@ case(
        |
      6 |     tl.store(p, abs(n))
        |                 ^^^
-      = help: did you mean `tl.abs`?
+      = help: write `tl.abs(x)`
     """,
 )
 
@@ -67,7 +67,7 @@ case(
        |
      6 |     tl.lod(p)
        |     ^^^^^^
-      = help: did you mean `load`?
+      = help: did you mean `tl.load`?
     """,
 )
 
@@ -186,7 +186,7 @@ case(
        |
      6 |     offs = tl.arange(0, n)
        |            ^^^^^^^^^^^^^^^
-      = help: annotate the parameter `: tl.constexpr`, or compute the value from constexpr values only
+      = help: annotate the parameter of k: `n: tl.constexpr`; each value is compiled on its own
     """,
 )
 
@@ -206,7 +206,7 @@ case(
        |
      8 |     x = math.sqrt(n)
        |         ^^^^^^^^^^^^
-      = help: use an operation of `tl`
+      = help: write `tl.sqrt(...)`
     """,
 )
 
@@ -220,11 +220,11 @@ case(
     """,
     """
     error[type-mismatch]: Unsupported ptr type int32[] in `tl.load`
-      --> kernel.py:6:9 in k (at 2:8:)
+      --> kernel.py:6:17 in k (at 2:16:)
        |
      6 |     x = tl.load(n)
-       |         ^^^^^^^^^^
-      = help: the first argument is a pointer or a tile of pointers, such as `x_ptr + offsets`
+       |                 ^
+      = help: the first argument is a pointer or a tile of pointers, such as `x + offsets` of an array argument `x`
     """,
 )
 
@@ -242,7 +242,7 @@ case(
        |
      6 |     x = tl.load(p + f)
        |                 ^^^^^
-      = help: offsets are integers, added to a pointer: divide with `//`, cast with `.to(...)`
+      = help: only integers are added to a pointer, which moves it: divide with `//`, cast with `.to(tl.int32)`; the value that it points to is `tl.load(p)`
     """,
 )
 
@@ -260,7 +260,7 @@ case(
        |
      6 |     tl.store(p, q[0])
        |                 ^^^^
-      = help: only None and `:` index a tensor; elements are read with tl.gather or from memory
+      = help: only None and `:` index a tensor; elements are chosen with `tl.gather` or `tl.sum(tl.where(i == 3, x, 0))`, or read from memory by `tl.load`
     """,
 )
 
@@ -337,7 +337,7 @@ case(
      6 |     k(p, n - 1)
        |     ^^^^^^^^^^^
       ... 201 times ...
-      = help: does the recursion end at compile time? Its condition must be a constexpr
+      = help: write a loop; a recursion must end at compile time, by a constexpr condition
     """,
 )
 
@@ -405,10 +405,10 @@ case(
         |
      10 |     y = inner(x)
         |         ^^^^^^^^
-      --> kernel.py:6:16 in inner (at 2:15:)
+      --> kernel.py:6:29 in inner (at 2:28:)
        |
      6 |     return x + tl.arange(0, 7)
-       |                ^^^^^^^^^^^^^^^
+       |                             ^
       = help: use tessera.next_power_of_2(n) and mask the elements from n on
     """,
 )

@@ -1,7 +1,6 @@
 """Mistakes in calls of operations, and the full text of each error."""
 
 # ruff: noqa: E501  messages stand as they are printed
-
 from __future__ import annotations
 
 TEXTS = {
@@ -35,5 +34,6 @@ TEXTS = {
            |
          8 |     x = tl.load(p + i, eviction_policy="later")
            |                                        ^^^^^^^
+          = help: give one of '', 'evict_first', 'evict_last', 'evict_normal'
         """,
 }

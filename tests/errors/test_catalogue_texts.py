@@ -34,6 +34,7 @@ from tessera.interp import run
 from tessera.ir import parse_module, verify
 from tessera.runtime.driver import CudaDriver, driver, driver_named
 from tessera.tools.error_catalogue import catalogue
+from tessera.tools.tensor_descriptor import TensorDescriptor
 from tests.errors import (
     checked_launches,
     control_flow_and_syntax,
@@ -123,6 +124,7 @@ def call_a_kernel(patch: pytest.MonkeyPatch, folder: Path) -> None:
     errors.KernelOnly,
     """
     error[kernel-only]: Did you forget to add @tessera.jit ? (`arange` can only be called inside a kernel)
+      = help: put `@tessera.jit` on the function that calls it, and launch that with `function[grid](...)`
 """,
 )
 def call_an_operation(patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -161,6 +163,7 @@ def change_a_global_between(patch: pytest.MonkeyPatch, folder: Path) -> None:
     errors.LaunchError,
     """
     error[launch]: the grid (2, -1, 1) has a negative extent
+      = help: count programs with `tessera.cdiv(n, BLOCK)`; 0 programs are allowed
 """,
 )
 def negative_grid(patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -179,6 +182,51 @@ def misspelt_optimization(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 @case(
+    errors.InvalidArguments,
+    """
+    error[launch-arguments]: scaled() got an unexpected keyword argument 'm', and misses 'n'
+      = help: the parameters of scaled are p, n
+""",
+)
+def another_argument(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    scaled[(1,)](np.zeros(4, np.float32), m=3)
+
+
+@case(
+    errors.UnknownKeyword,
+    """
+    error[unknown-keyword]: Config() got an unexpected keyword argument 'num_wraps'
+      = help: did you mean `num_warps`?
+""",
+)
+def misspelt_keyword(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    tessera.Config({}, num_wraps=4)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+@case(
+    errors.ArgumentOverflow,
+    """
+    error[argument-overflow]: the integer argument 18446744073709551616 does not fit 64 bits
+      = note: it is the argument `n` of scaled
+      = help: pass a smaller number, or a part of it, or a float
+""",
+)
+def large_number(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    scaled[(1,)](np.zeros(4, np.float32), 1 << 64)
+
+
+@case(
+    errors.InvalidDescriptor,
+    """
+    error[descriptor]: Last dimension must be contiguous
+      = help: the strides are (1, 4): describe a contiguous copy of the array
+""",
+)
+def described_columns(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    TensorDescriptor.from_tensor(np.zeros((4, 4), np.float32).T, [4, 4])
+
+
+@case(
     errors.UnknownOption,
     """
     error[unknown-option]: Keyword argument num_wraps was specified but unrecognised
@@ -193,7 +241,7 @@ def misspelt_option(patch: pytest.MonkeyPatch, folder: Path) -> None:
     errors.InvalidOption,
     """
     error[launch-option]: num_warps must be a power of 2
-      = help: got num_warps=3
+      = help: got num_warps=3; take 1, 2, 4, 8, 16 or 32
 """,
 )
 def odd_warps(patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -272,6 +320,7 @@ def odd_argument(patch: pytest.MonkeyPatch, folder: Path) -> None:
     errors.AutotunerError,
     """
     error[autotuner]: No valid autotuner configs after pruning of scaled. `early_config_prune` must leave at least one config.
+      = help: let it return `configs[:1]` where nothing fits its rule
 """,
 )
 def prune_everything(patch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -575,6 +575,7 @@ def lower(body: str, name: str) -> Any:
     return lower_kernel(jit(scope["k"]), signature, {"one": 1}, {}, OPTIONS)
 
 
+@pytest.mark.filterwarnings("ignore:1 of 3 values are dropped")
 @pytest.mark.parametrize(("body", "want"), VALUES)
 def test_rule(body: str, want: tuple[float, ...], capsys: pytest.CaptureFixture[str], request: Any):
     module = lower(body, request.node.name)
@@ -584,6 +585,7 @@ def test_rule(body: str, want: tuple[float, ...], capsys: pytest.CaptureFixture[
     assert found == [float(w) for w in want]
 
 
+@pytest.mark.filterwarnings("ignore:1 of 3 values are dropped")
 @pytest.mark.parametrize(("body", "kind", "text"), REFUSED)
 def test_refusal(body: str, kind: type, text: str, request: Any):
     with pytest.raises(kind) as caught:

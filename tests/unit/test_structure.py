@@ -71,24 +71,24 @@ MAX_FUNCTION_LINES = 61
 # Lines of Python in each part of the package, at most. Who makes a part smaller lowers its number (the test asks for
 # that when SLACK lines are saved); who adds a feature makes room for it, or raises the number and gives a reason.
 MOST_LINES = {
-    "errors": 550,
+    "errors": 620,  # with the form for programs, and classes for mistakes of host code
     "config": 1530,  # with the names of all optimisations
     "knobs": 100,
     "dtypes": 400,
     "ir": 1940,  # with the names of all passes
-    "language": 6955,  # with the types that stubs take, and docstrings, whose examples and errors tests run
+    "language": 6980,  # with the types that stubs take, and docstrings, whose examples and errors tests run
     "ops": 1910,
     "layout": 2390,
     "utilities": 100,
     "analysis": 4650,
     "passes": 8690,  # with docstrings of one form, whose examples tests run
-    "frontend": 7030,
+    "frontend": 7770,  # each of about 250 errors tells its remedy; names of other libraries have a table
     "interp": 1815,
     "backends": 21950,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, ends of masks
-    "compiler": 1900,  # with the printer of kernels as source, and what a compiled kernel offers
-    "runtime": 8600,  # docstrings of the host API have examples, too
+    "compiler": 1940,  # with the printer of kernels as source, and what a compiled kernel offers
+    "runtime": 8830,  # docstrings of the host API have examples, too
     "compat": 1500,
-    "tools": 2970,  # with the command `widths`, the reference by kind, and the page of graphs
+    "tools": 2990,  # with the command `widths`, the reference by kind, and the page of graphs
     "testing": 400,
     "graph": 20600,  # with what is saved for gradients, and where launches are apart
     "torch": 100,

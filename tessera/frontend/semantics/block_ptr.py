@@ -51,7 +51,8 @@ def _scalars(fe: FrontEnd, xs: object, argument: str) -> list[Any]:
         o = operand_of(x)
         if shape_of_operand(o) or not elem_of_operand(o).is_int():
             raise InvalidArgument(
-                argument=argument, function="a block pointer", problem=f"expected integer scalars, got {x}"
+                argument=argument, function="a block pointer", problem=f"expected integer scalars, got {x}",
+                help="cast with `.to(tl.int32)`; one scalar stands for each dimension",
             )  # fmt: skip
         found.append(wrap(cast_raw(fe, o, int64)) if isinstance(o, Value) else constexpr(int(o)))
     return found
@@ -70,16 +71,24 @@ def make_block_ptr_impl(
     fe.warn("make_block_ptr is deprecated, use make_tensor_descriptor", DeprecationWarning)
     if not isinstance(base, tensor) or not isinstance(base.type, pointer_type):
         raise TypeMismatch(
-            f"Expected `base` to be a pointer type (but not a block pointer type or others), got {base}"
-        )
+            f"Expected `base` to be a pointer type (but not a block pointer type or others), got {base}",
+            argument="base", help="give the array argument itself, a scalar pointer; `offsets` says "
+            "where the block begins",
+        )  # fmt: skip
     dims = static_shape(fe, block_shape)
     permutation = [static_int(o, "the order of make_block_ptr()") for o in sequence(order)]
     if sorted(permutation) != list(range(len(dims))):
-        raise InvalidArgument("Expected a permutation of (0, 1, ..., len(order)-1) in order")
+        raise InvalidArgument(
+            "Expected a permutation of (0, 1, ..., len(order)-1) in order", argument="order",
+            help=f"an array in C order has order={tuple(reversed(range(len(dims))))}",
+        )  # fmt: skip
     parts = [_scalars(fe, x, n) for x, n in ((shape, "shape"), (strides, "strides"))]
     places = _tensors(fe, offsets)
     if {len(p) for p in (*parts, places)} != {len(dims)}:
-        raise ShapeMismatch("Expected shape/strides/offsets/block_shape to have the same length")
+        raise ShapeMismatch(
+            "Expected shape/strides/offsets/block_shape to have the same length",
+            help=f"give one number for each of the block's {len(dims)} dimensions",
+        )
     return block_pointer(
         base,
         *(tl_tuple(p) for p in parts),
@@ -96,11 +105,17 @@ def _tensors(fe: FrontEnd, offsets: object) -> list[tensor]:
 @impl(tl.advance)
 def advance_impl(fe: FrontEnd, base: Any, offsets: Any) -> Any:
     if not isinstance(base, block_pointer):
-        raise TypeMismatch(f"advance() moves a block pointer, got {base}")
+        raise TypeMismatch(
+            f"advance() moves a block pointer, got {base}", argument="base",
+            help="a pointer is moved by `p + offset`",
+        )  # fmt: skip
     steps = [operand_of(x) for x in _scalars(fe, offsets, "offsets")]
     places = [p.handle for p in base.offsets.values]
     if len(steps) != len(places):
-        raise ShapeMismatch(f"advance() needs {len(places)} offsets, got {len(steps)}")
+        raise ShapeMismatch(
+            f"advance() needs {len(places)} offsets, got {len(steps)}", argument="offsets",
+            help="give one offset for each dimension, 0 where the block does not move",
+        )  # fmt: skip
     moved = [
         p if isinstance(s, int) and s == 0 else binary_op(fe, "add", p, s, False)
         for p, s in zip(places, steps, strict=True)
@@ -141,7 +156,11 @@ def _addresses(fe: FrontEnd, p: block_pointer, dims: tuple[int, ...]) -> Value:
 def _bounds(fe: FrontEnd, p: block_pointer, checked: object, dims: tuple[int, ...]) -> Value | None:
     axes = [normal_axis(static_int(c, "boundary_check"), len(dims)) for c in sequence(checked)]
     if len(set(axes)) != len(axes):
-        raise InvalidArgument("Duplicate dimension in `boundary_check`")
+        raise InvalidArgument(
+            "Duplicate dimension in `boundary_check`",
+            argument="boundary_check",
+            help="name each dimension once",
+        )
     mask: Value | None = None
     for d in axes:
         place = cast_raw(fe, _along(fe, d, dims), int64)
@@ -169,8 +188,9 @@ def load_block(
     if padding == "nan":
         if not (isinstance(e, dtype) and e.is_floating()):
             raise InvalidArgument(
-                "Padding option `nan` is not supported for integer block pointers"
-            )
+                "Padding option `nan` is not supported for integer block pointers",
+                argument="padding_option", help='write `padding_option="zero"`',
+            )  # fmt: skip
         if mask is not None:
             fill = const_raw(fe, float("nan"), tile(dims, e))
     return fe.builder.emit(LoadOp(_addresses(fe, p, dims), mask, fill, **how))

@@ -18,7 +18,13 @@ from tessera.dtypes import (
 from tessera.dtypes import (
     dtype as dtype_class,
 )
-from tessera.errors import InvalidArgument, ShapeMismatch, TypeMismatch
+from tessera.errors import (
+    CompilationError,
+    InvalidArgument,
+    NotConstexpr,
+    ShapeMismatch,
+    TypeMismatch,
+)
 from tessera.frontend.semantics.elementwise import as_dtype
 from tessera.frontend.semantics.registry import impl
 from tessera.frontend.semantics.shape import expand_dims, flatten, normal_axis, reshape
@@ -54,9 +60,16 @@ def _inputs(fe: FrontEnd, input: object) -> tuple[list[Value], bool]:
     is_tuple = isinstance(input, tl_tuple)
     values = [to_value(fe, operand_of(x)) for x in (input.values if is_tuple else [input])]
     if not values:
-        raise InvalidArgument(argument="input", function="reduce", problem="the tuple is empty")
+        raise InvalidArgument(
+            argument="input",
+            function="reduce",
+            problem="the tuple is empty",
+            help="give at least one tile",
+        )
     if len({shape(v) for v in values}) != 1:
-        raise ShapeMismatch(f"all inputs must have the same shape, got {input}")
+        raise ShapeMismatch(
+            f"all inputs must have the same shape, got {input}", help="broadcast them first"
+        )
     return values, is_tuple
 
 
@@ -64,13 +77,19 @@ def _combine_block(
     fe: FrontEnd, combine_fn: object, values: Sequence[Value], function: str
 ) -> Block:
     types = [elem(v) for v in values]
-    block = fe.call_block(combine_fn, [*types, *types])
+    try:
+        block = fe.call_block(combine_fn, [*types, *types])
+    except CompilationError as error:
+        error.facts["argument"] = "combine_fn"
+        raise error.note(
+            f"{function}() calls its combine_fn with two scalars for each input, as in `def add(a, b): return a + b`"
+        ) from error.__cause__
     got = [v.type for v in block.terminator.operands]
     if got != types:
         raise TypeMismatch(
             f"the combine function of {function}() returns ({', '.join(map(str, got))}) "
             f"for elements of type ({', '.join(map(str, types))})",
-            help="it must return as many scalars as there are inputs, of the inputs' dtypes",
+            help="it must return as many scalars as there are inputs, of the inputs' dtypes: cast with `.to(a.dtype)`",
         )
     return block
 
@@ -81,7 +100,10 @@ def reduce(
     """Return each of the reduced values; `axis` None combines all elements."""
     rank = len(shape(values[0]))
     if rank == 0:
-        raise ShapeMismatch("reduce() takes tiles, got a scalar")
+        raise ShapeMismatch(
+            "reduce() takes tiles, got a scalar",
+            help="a scalar is its own sum: leave the reduction out",
+        )
     if axis is None:
         values, at = [flatten(fe, v, reorder=True) for v in values], 0
     else:
@@ -95,11 +117,18 @@ def reduce(
     return [expand_dims(fe, r, at) for r in results]
 
 
+_AXIS = "an axis is one number known at compile time, or None for all; two tiles are compared by `tl.maximum(x, y)`"
+
+
 @impl(tl.reduce)
 def reduce_impl(
     fe: FrontEnd, input: object, axis: object, combine_fn: object, keep_dims: object = False
 ) -> tl_tuple | tensor:
     values, is_tuple = _inputs(fe, input)
+    if isinstance(axis, (tensor, tl_tuple)):
+        raise NotConstexpr(
+            what="the axis of reduce()", got=describe(axis), argument="axis", help=_AXIS
+        )
     at = static(axis, "the axis of reduce()")
     at = None if at is None else static_int(axis, "the axis of reduce()")
     keep = bool(static(keep_dims, "keep_dims"))
@@ -114,7 +143,10 @@ def associative_scan_impl(
     values, is_tuple = _inputs(fe, input)
     rank = len(shape(values[0]))
     if rank == 0:
-        raise ShapeMismatch("associative_scan() takes tiles, got a scalar")
+        raise ShapeMismatch(
+            "associative_scan() takes tiles, got a scalar",
+            help="a scalar is its own sum: leave the scan out",
+        )
     at = normal_axis(static_int(axis, "the axis of associative_scan()"), rank)
     block = _combine_block(fe, static(combine_fn, "combine_fn"), values, "associative_scan")
     backwards = bool(static(reverse, "reverse"))
@@ -131,7 +163,9 @@ def widen_for_sum_impl(fe: FrontEnd, input: object, dtype: object = None) -> ten
         return wrap(cast(fe, v, as_dtype(dtype, "sum")))
     e = elem(v)
     if not isinstance(e, dtype_class):
-        raise TypeMismatch(f"sum() takes numbers, got {e}")
+        raise TypeMismatch(
+            f"sum() takes numbers, got {e}", help="load the values first: `tl.sum(tl.load(p))`"
+        )
     if e.is_int() and e.bits < 32:
         v = cast_raw(fe, v, int32 if e.signed else uint32)
     return wrap(v)
@@ -142,7 +176,10 @@ def widen_for_max_impl(fe: FrontEnd, input: object, return_indices: object = Fal
     v = to_value(fe, operand_of(input))
     e = elem(v)
     if not isinstance(e, dtype_class):
-        raise TypeMismatch(f"max() and min() take numbers, got {e}")
+        raise TypeMismatch(
+            f"max() and min() take numbers, got {e}",
+            help="load the values first: `tl.max(tl.load(p))`",
+        )
     if static(return_indices, "return_indices"):
         return wrap(cast(fe, v, float32) if e is bfloat16 else v)
     if e.bits < 32:
@@ -174,13 +211,21 @@ def from_bits_impl(fe: FrontEnd, input: object, dtype: object) -> tensor:
 def histogram_impl(fe: FrontEnd, input: object, num_bins: object, mask: object = None) -> tensor:
     v = to_value(fe, operand_of(input))
     if len(shape(v)) != 1:
-        raise ShapeMismatch(f"histogram only supports 1D input, got {input}")
+        raise ShapeMismatch(
+            f"histogram only supports 1D input, got {input}", help="flatten it: `tl.ravel(x)`"
+        )
     if not elem(v).is_int():
-        raise TypeMismatch(f"histogram only supports integer input, got {input}")
+        raise TypeMismatch(
+            f"histogram only supports integer input, got {input}",
+            help="the values are numbers of bins: `.to(tl.int32)`",
+        )
     bins = static_int(num_bins, "num_bins")
     if not is_power_of_two(bins):
         raise InvalidArgument(
-            argument="num_bins", function="histogram", problem=f"{bins} is not a power of 2"
+            argument="num_bins",
+            function="histogram",
+            problem=f"{bins} is not a power of 2",
+            help="use `tessera.next_power_of_2(n)`: bins that no value names stay 0",
         )
     if elem(v).bits < 32:
         v = cast_raw(fe, v, int32 if elem(v).signed else uint32)
@@ -188,7 +233,10 @@ def histogram_impl(fe: FrontEnd, input: object, num_bins: object, mask: object =
     if mask is not None:
         m = to_value(fe, operand_of(mask))
         if elem(m) != int1:
-            raise TypeMismatch(f"Mask must have boolean scalar type, got {elem(m)}")
+            raise TypeMismatch(
+                f"Mask must have boolean scalar type, got {elem(m)}",
+                help="compare, for example `mask != 0`",
+            )
         m = broadcast_to(fe, m, shape(v))
     return wrap(fe.builder.emit(HistogramOp(v, m, bins=bins)))
 
@@ -198,15 +246,21 @@ def gather_impl(fe: FrontEnd, src: object, index: object, axis: object) -> tenso
     v, i = to_value(fe, operand_of(src)), to_value(fe, operand_of(index))
     rank = len(shape(v))
     if not elem(i).is_int():
-        raise TypeMismatch(f"index must be an integer tensor, got {describe(index)}")
+        raise TypeMismatch(
+            f"index must be an integer tensor, got {describe(index)}",
+            argument="index",
+            help="cast it: `index.to(tl.int32)`",
+        )
     if len(shape(i)) != rank or rank == 0:
         raise ShapeMismatch(
-            f"source and index tensors must have the same rank, got {src} and {index}"
+            f"source and index tensors must have the same rank, got {src} and {index}",
+            help="`x[:, None]` adds a dimension",
         )
     at = normal_axis(static_int(axis, "the axis of gather()"), rank)
     for d, (m, n) in enumerate(zip(shape(v), shape(i), strict=True)):
         if d != at and m != n:
             raise ShapeMismatch(
-                f"index dim {d} must match the corresponding source dim: {n} and {m}"
+                f"index dim {d} must match the corresponding source dim: {n} and {m}",
+                help="the shapes may differ along `axis` only: broadcast the index first",
             )
     return wrap(fe.builder.emit(GatherOp(v, i, axis=at)))

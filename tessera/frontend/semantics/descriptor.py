@@ -22,6 +22,7 @@ from tessera.frontend.semantics.values import (
     sequence,
     shape,
     shape_of_operand,
+    spelled,
     static,
     static_shape,
     wrap,
@@ -63,6 +64,8 @@ _ATOMICS = {
     **dict.fromkeys(("and", "or", "xor"), _INTS),
 }
 
+_MAKE = "make one with `tl.make_tensor_descriptor(p, shape, strides, block_shape)`"
+
 
 @impl(tl.make_tensor_descriptor)
 def make_tensor_descriptor_impl(
@@ -74,17 +77,24 @@ def make_tensor_descriptor_impl(
     padding_option: object = "zero",
 ) -> tensor_descriptor:
     if not isinstance(base, tensor) or not isinstance(base.type, pointer_type):
-        raise TypeMismatch(f"make_tensor_descriptor() takes a scalar pointer, got {base}")
+        raise TypeMismatch(
+            f"make_tensor_descriptor() takes a scalar pointer, got {base}", argument="base",
+            help="give the array argument itself; the offsets of a block are given to `desc.load`",
+        )  # fmt: skip
     e, dims = base.type.element_ty, static_shape(fe, block_shape)
     extents, steps = sequence(shape), sequence(strides)
     _check_dims(e, dims, extents, steps)
     padding = static(padding_option, "padding_option")
     if padding not in ("zero", "nan"):
         raise InvalidArgument(
-            argument="padding_option", function="make_tensor_descriptor", problem=f"{padding!r} is not 'zero' or 'nan'"
+            argument="padding_option", function="make_tensor_descriptor", problem=f"{padding!r} is not 'zero' or 'nan'",
+            help="pad with zeros, or choose other values with `tl.where` after the load",
         )  # fmt: skip
     if padding == "nan" and e.is_int():
-        raise TypeMismatch("Padding option `nan` is not supported for integer tensor descriptors")
+        raise TypeMismatch(
+            "Padding option `nan` is not supported for integer tensor descriptors",
+            argument="padding_option", help='write `padding_option="zero"`',
+        )  # fmt: skip
     sizes = [_integer(fe, x, int32, "shape") for x in extents]
     strides_ = [_integer(fe, x, int64, "strides") for x in steps]
     op = MakeDescriptorOp(base.handle, sizes, strides_, block_shape=dims, padding=padding)
@@ -155,11 +165,12 @@ def descriptor_slice_impl(
     fe: FrontEnd, desc: object, dim: object, start: object, size: object
 ) -> tensor_descriptor:
     if not isinstance(desc, tensor_descriptor):
-        raise TypeMismatch(f"expected a tensor descriptor, got {desc}")
+        raise TypeMismatch(f"expected a tensor descriptor, got {desc}", help=_MAKE)
     at = int(static(dim, "ragged_dim"))
     if not 0 <= at < len(desc.shape):
         raise InvalidArgument(
-            argument="ragged_dim", function="load_ragged", problem=f"{at} is no dimension of {desc.type}"
+            argument="ragged_dim", function="load_ragged", problem=f"{at} is no dimension of {desc.type}",
+            help="dimensions are counted from 0",
         )  # fmt: skip
     extent = wrap(_integer(fe, size, int32, "slice size"))
     stride = desc.strides.values[at].handle
@@ -174,10 +185,14 @@ def _check_dims(
 ) -> None:
     rank = len(extents)
     if not 1 <= rank <= 5:
-        raise ShapeMismatch(f"Expected 1 <= ndim <= 5 but got {rank} dimensions")
+        raise ShapeMismatch(
+            f"Expected 1 <= ndim <= 5 but got {rank} dimensions", argument="shape",
+            help="merge dimensions that lie one behind the other, or use pointers",
+        )  # fmt: skip
     if len(steps) != rank or len(dims) != rank:
         raise ShapeMismatch(
-            f"Expected {rank} strides and block dimensions but got {len(steps)} and {len(dims)}"
+            f"Expected {rank} strides and block dimensions but got {len(steps)} and {len(dims)}",
+            help="`shape`, `strides` and `block_shape` have one number for each dimension",
         )
     last = steps[-1].value if isinstance(steps[-1], constexpr) else steps[-1]
     if isinstance(last, tensor) or last != 1:
@@ -187,24 +202,32 @@ def _check_dims(
     if dims[-1] * e.storage_bytes < 16:
         raise ShapeMismatch(
             f"Descriptor block shape must have at least 16 bytes in the last dimension, "
-            f"but got {dims[-1]} * {e.storage_bytes} = {dims[-1] * e.storage_bytes} bytes"
+            f"but got {dims[-1]} * {e.storage_bytes} = {dims[-1] * e.storage_bytes} bytes",
+            argument="block_shape",
+            help=f"the last extent is at least {16 // e.storage_bytes}: the hardware copies 16 bytes or more",
         )
 
 
 def _integer(fe: FrontEnd, x: object, to: dtype, what: str) -> Value:
     o = operand_of(x)
     if shape_of_operand(o) or not elem_of_operand(o).is_int():
-        raise TypeMismatch(f"the {what} of a tensor descriptor are integer scalars, got {x}")
+        raise TypeMismatch(
+            f"the {what} of a tensor descriptor are integer scalars, got {x}",
+            help="cast with `.to(tl.int32)`, and give one scalar for each dimension",
+        )
     return fit(fe, o, to, ())
 
 
 def _offsets(fe: FrontEnd, desc: object, offsets: object) -> list[Value]:
     if not isinstance(desc, tensor_descriptor):
-        raise TypeMismatch(f"expected a tensor descriptor, got {desc}")
+        raise TypeMismatch(f"expected a tensor descriptor, got {desc}", help=_MAKE)
     places = [operand_of(x) for x in sequence(offsets)]
     rank = len(desc.block_type.shape)
     if len(places) != rank:
-        raise ShapeMismatch(f"expected {rank} offsets, but got {len(places)}")
+        raise ShapeMismatch(
+            f"expected {rank} offsets, but got {len(places)}", argument="offsets",
+            help="give one offset in elements for each dimension, as `desc.load([i, j])`",
+        )  # fmt: skip
     for p in places:
         narrow = elem_of_operand(p).is_int() and (
             isinstance(p, NUMBERS) or elem_of_operand(p).bits <= 32
@@ -228,12 +251,14 @@ def _block(fe: FrontEnd, desc: tensor_descriptor, value: object, exact: bool) ->
     dims = desc.block_type.shape
     if isinstance(o, Value) and shape(o) not in ((), dims):
         raise ShapeMismatch(
-            f"the value has shape {list(shape(o))}, the descriptor's block {list(dims)}"
-        )
+            f"the value has shape {list(shape(o))}, the descriptor's block {list(dims)}",
+            argument="value", help="make the descriptor with this block shape, or reshape the value",
+        )  # fmt: skip
     if exact and elem_of_operand(o) != desc.dtype:
         raise TypeMismatch(
-            f"the value of a descriptor atomic must be {desc.dtype}, got {elem_of_operand(o)}"
-        )
+            f"the value of a descriptor atomic must be {desc.dtype}, got {elem_of_operand(o)}",
+            argument="value", help=f"cast it: `value.to({spelled(desc.dtype)})`",
+        )  # fmt: skip
     v = fit(fe, o, desc.dtype, dims)
     return broadcast_to(fe, v, dims)
 
@@ -248,16 +273,20 @@ def store_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: object, value
 def _rows(fe: FrontEnd, desc: object, x_offsets: object, y_offset: object) -> tuple[Value, Value]:
     """Return the rows (1-D int32) and the first column of a gather or scatter."""
     if not isinstance(desc, tensor_descriptor):
-        raise TypeMismatch(f"expected a tensor descriptor, got {desc}")
+        raise TypeMismatch(f"expected a tensor descriptor, got {desc}", help=_MAKE)
     dims, bits = desc.block_type.shape, desc.dtype.bits
     if len(dims) != 2 or dims[0] != 1:
         raise ShapeMismatch(
-            f"descriptor must be 2D with blocks of one row, but its block is {list(dims)}"
+            f"descriptor must be 2D with blocks of one row, but its block is {list(dims)}",
+            help="make it with `block_shape=(1, columns)`",
         )
     rows, column = operand_of(x_offsets), operand_of(y_offset)
     e = elem_of_operand(rows)
     if len(shape_of_operand(rows)) != 1 or e.name not in ("int16", "int32"):
-        raise TypeMismatch(f"x_offsets must be a 1D tile of int16 or int32, got {x_offsets}")
+        raise TypeMismatch(
+            f"x_offsets must be a 1D tile of int16 or int32, got {x_offsets}",
+            argument="x_offsets", help="cast it: `x_offsets.to(tl.int32)`",
+        )  # fmt: skip
     if shape_of_operand(rows)[0] < 8:
         raise ShapeMismatch(
             f"descriptor gather and scatter need at least 8 rows, but got {shape_of_operand(rows)[0]}"

@@ -65,7 +65,8 @@ def as_dtype(x: object, function: str) -> dtype | pointer_type:
     meant = by_array_name(str(getattr(x, "__name__", x)))
     raise InvalidArgument(
         argument="dtype", function=function, problem=f"expected a dtype such as tl.float32, got {x!r}",
-        help=f"write `tl.{repr(meant).rsplit('.', 1)[-1]}`" if meant is not None else None,
+        help=f"write `tl.{repr(meant).rsplit('.', 1)[-1]}`" if meant is not None else "write "
+        "`tl.float32`, `tl.int32`, …",
     )  # fmt: skip
 
 
@@ -97,13 +98,15 @@ def _check_rounding(rounding: Any, have: Any, to: Any) -> None:
         raise InvalidArgument(
             argument="fp_downcast_rounding", function="cast",
             problem=f"expected 'rtne' or 'rtz', got {rounding!r}",
+            help="'rtne' rounds to nearest even and is the default, 'rtz' towards zero",
         )  # fmt: skip
     narrows = have.is_floating() and to.is_floating() and have.bits > to.bits
     if not narrows:
         raise TypeMismatch(
             "fp_downcast_rounding should be set only for truncating fp conversions. "
-            f"Source scalar type is {have} and destination type is {to}"
-        )
+            f"Source scalar type is {have} and destination type is {to}",
+            argument="fp_downcast_rounding", help="leave it out",
+        )  # fmt: skip
     if rounding == "rtz" and to.is_fp8() and to.name != "fp8e5":
         raise TypeMismatch(
             f"rounding 'rtz' to {to} is not supported", help="only fp8e5 of the fp8 types has it"
@@ -129,7 +132,10 @@ def mul_impl(fe: FrontEnd, x: object, y: object, sanitize_overflow: object = Tru
 def _nan_wins(propagate_nan: object) -> bool:
     mode = static(propagate_nan, "propagate_nan")
     if mode not in (tl.PropagateNan.NONE, tl.PropagateNan.ALL):
-        raise TypeMismatch(f"propagate_nan must be a tl.PropagateNan, got {mode!r}")
+        raise TypeMismatch(
+            f"propagate_nan must be a tl.PropagateNan, got {mode!r}", argument="propagate_nan",
+            help="write `tl.PropagateNan.ALL` or `tl.PropagateNan.NONE`",
+        )  # fmt: skip
     return mode is tl.PropagateNan.ALL
 
 
@@ -180,7 +186,9 @@ def float_operand(
     if elem(v) not in allowed:
         names = [d.name for d in allowed]
         raise TypeMismatch(
-            f"Expected dtype {names} but got {elem(v)}", help="cast the operand first: `x.to(tl.float32)`"
+            f"Expected dtype {names} but got {elem(v)}",
+            help="load the values first: `tl.load(p)`" if isinstance(elem(v), pointer_type)
+            else "cast the operand first: `x.to(tl.float32)`",
         )  # fmt: skip
     return v
 
@@ -205,7 +213,9 @@ def abs_impl(fe: FrontEnd, x: object) -> tensor:
     v = to_value(fe, operand_of(x))
     e = elem(v)
     if isinstance(e, pointer_type):
-        raise TypeMismatch(f"Unexpected dtype {e}: abs() takes numbers")
+        raise TypeMismatch(
+            f"Unexpected dtype {e}: abs() takes numbers", help="load the values first: `tl.load(p)`"
+        )
     return wrap(v if e.is_int_unsigned() else fe.builder.emit(AbsOp(v)))
 
 
@@ -213,7 +223,10 @@ def _floats(fe: FrontEnd, x: object, y: object, function: str) -> tuple[Value, V
     a, b = operand_of(x), operand_of(y)
     va, vb = to_value(fe, a), to_value(fe, b)
     if not (elem(va).is_floating() and elem(vb).is_floating()):
-        raise TypeMismatch(f"both operands of {function} must have floating scalar type")
+        raise TypeMismatch(
+            f"both operands of {function} must have floating scalar type",
+            help="cast with `.to(tl.float32)`; the operator `/` does so for integers",
+        )
     return promote(fe, va, vb, weak=False)
 
 
@@ -224,7 +237,9 @@ def fdiv_impl(
     a, b = _floats(fe, x, y, "fdiv")
     exact = bool(static(ieee_rounding, "ieee_rounding"))
     if exact and static(approx, "approx"):
-        raise InvalidArgument("fdiv() cannot be both approximate and correctly rounded")
+        raise InvalidArgument(
+            "fdiv() cannot be both approximate and correctly rounded", help="give one of the two"
+        )
     exact = exact or elem(a) is float64
     return wrap(fe.builder.emit(DivOp(a, b, exact=exact)))
 
@@ -233,7 +248,10 @@ def fdiv_impl(
 def div_rn_impl(fe: FrontEnd, x: object, y: object) -> tensor:
     a, b = promote(fe, operand_of(x), operand_of(y), weak=False)
     if elem(a) is not float32:
-        raise TypeMismatch(f"Expected dtype ['fp32'] but got {elem(a)}")
+        raise TypeMismatch(
+            f"Expected dtype ['fp32'] but got {elem(a)}",
+            help="cast the operands first: `x.to(tl.float32)`",
+        )
     return wrap(fe.builder.emit(DivOp(a, b, exact=True)))
 
 

@@ -46,7 +46,10 @@ def _hint(fact: str, function: str, scalars: bool) -> Any:
         v: Value = input.handle
         rank = len(shape(v))
         if rank == 0 and not scalars:
-            raise ShapeMismatch(f"{function}() takes tiles, got {input}")
+            raise ShapeMismatch(
+                f"{function}() takes tiles, got {input}",
+                help="write `tl.multiple_of(n, 16)` for a scalar",
+            )
         if len(numbers) != max(rank, 1):
             raise ShapeMismatch(
                 f"Shape of input to {function} does not match the length of values",
@@ -67,7 +70,10 @@ impl(tl.max_constancy)(_hint("constancy", "max_constancy", False))
 def assume_impl(fe: FrontEnd, cond: object) -> None:
     if isinstance(cond, constexpr):
         if not cond.value:
-            raise InvalidArgument("the condition of assume() is false at compile time")
+            raise InvalidArgument(
+                "the condition of assume() is false at compile time",
+                help="check a condition with `tl.static_assert`",
+            )
         return
     v = to_value(fe, operand_of(cond))
     if v.type != int1:
@@ -87,10 +93,16 @@ def debug_barrier_impl(fe: FrontEnd) -> None:
 # --- run-time debugging ---------------------------------------------------------------------------------------
 @impl(tl.device_print)
 def device_print_impl(fe: FrontEnd, prefix: object, *args: object, hex: object = False) -> None:
+    if isinstance(prefix, tensor):
+        raise NotConstexpr(
+            what="the prefix of device_print()", got=describe(prefix), argument="prefix",
+            help='begin with a text: `tl.device_print("x", x)`',
+        )  # fmt: skip
     text = static(prefix, "the prefix of device_print()")
     if not isinstance(text, str) or not text.isascii():
         raise InvalidArgument(
-            argument="prefix", function="device_print", problem=f"expected an ASCII string literal, got {text!r}"
+            argument="prefix", function="device_print", problem=f"expected an ASCII string literal, got {text!r}",
+            help='begin with a text: `tl.device_print("x", x)`',
         )  # fmt: skip
     text = _line_prefix(text, bool(args))
     values = [to_value(fe, operand_of(a)) for a in args]
@@ -160,8 +172,9 @@ def static_assert_impl(fe: FrontEnd, cond: object, msg: object = "") -> None:
     if not isinstance(value, bool):
         raise NotConstexpr(
             "Assertion condition could not be determined at compile-time. Make sure that it depends only on "
-            f"`constexpr` values, got {describe(cond)}"
-        )
+            f"`constexpr` values, got {describe(cond)}",
+            argument="cond", help="check run-time values with `tl.device_assert(...)`, in launches with `debug=True`",
+        )  # fmt: skip
     if not value:
         raise CompileTimeAssertionFailure(str(unwrap(msg)) or "static_assert failed")
     return

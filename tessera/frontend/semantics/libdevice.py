@@ -68,7 +68,7 @@ def _operands(
         raise TypeMismatch(
             f"libdevice.{function} takes {' or '.join(d.name for d in allowed)}, got "
             f"{' and '.join(map(str, found))}",
-            help="cast the operands first",
+            help="cast the operands first: `x.to(tl.float32)`",
         )
     return [cast(fe, v, to) for v in values]
 

@@ -62,7 +62,11 @@ def inline_asm_elementwise_impl(
     several = isinstance(dtype, (tl_tuple, tuple, list))
     kinds = [as_dtype(d, "inline_asm_elementwise") for d in sequence(dtype)]
     if not kinds:
-        raise InvalidArgument("inline_asm_elementwise must have at least one output")
+        raise InvalidArgument(
+            "inline_asm_elementwise must have at least one output",
+            argument="dtype",
+            help="name its dtype",
+        )
     values = [to_value(fe, operand_of(a)) for a in sequence(args)]
     values = broadcast_values(fe, values) if values else []
     dims = shape(values[0]) if values else ()
@@ -82,9 +86,15 @@ def map_elementwise_impl(
 ) -> tensor | tl_tuple:
     fn, count = static(scalar_fn, "scalar_fn"), static_int(pack, "pack")
     if not isinstance(fn, JITCallable):
-        raise TypeMismatch(f"map_elementwise() takes a jitted function, got {fn!r}")
+        raise TypeMismatch(
+            f"map_elementwise() takes a jitted function, got {fn!r}",
+            help="put `@tessera.jit` on it",
+        )
     if not args:
-        raise InvalidArgument("map_elementwise() needs at least one tensor")
+        raise InvalidArgument(
+            "map_elementwise() needs at least one tensor",
+            help="write `tl.map_elementwise(f, x, ...)`",
+        )
     values = broadcast_values(fe, [to_value(fe, operand_of(a)) for a in args])
     dims = shape(values[0])
     if not is_power_of_two(count) or (dims and dims[-1] % count) or (not dims and count != 1):
@@ -95,7 +105,8 @@ def map_elementwise_impl(
     results = _mapped(fe, fn, parts)
     if len(results) % count:
         raise TypeMismatch(
-            f"the function of map_elementwise() returns {len(results)} values, not a multiple of pack={count}"
+            f"the function of map_elementwise() returns {len(results)} values, not a multiple of pack={count}",
+            help="with `pack` it gets that many neighbours of each operand, and returns as many of each result",
         )
     whole = [
         wrap(_interleaved(fe, results[i : i + count], dims)) for i in range(0, len(results), count)
@@ -148,7 +159,8 @@ def extern_elementwise_impl(
     if found is None:
         raise TypeMismatch(
             f"the library {static(lib_name, 'lib_name')!r} has no function for operands of "
-            f"({', '.join(str(e) for e in wanted)})"
+            f"({', '.join(str(e) for e in wanted)})",
+            help="cast the operands to the types that a function of the library takes",
         )
     symbol, result = found
     fn = getattr(libdevice, _plain(symbol), None)

@@ -114,7 +114,9 @@ def unary(fe: FrontEnd, op: str, x: object) -> tensor:
         return wrap(invert(fe, v))
     if op == "not":
         return wrap(logical_not(fe, v))
-    raise TypeMismatch(f"bad operand type for unary {op}: {elem(v)}")
+    raise TypeMismatch(
+        f"bad operand type for unary {op}: {elem(v)}", help="cast the operand with `.to(...)`"
+    )
 
 
 def logical(fe: FrontEnd, op: str, lhs: object, rhs: object) -> tensor:
@@ -152,7 +154,8 @@ def _arithmetic_elem(x: Operand) -> dtype:
     e = elem_of_operand(x)
     if isinstance(e, pointer_type):
         raise TypeMismatch(
-            f"invalid operands of type {e}", help="pointers can only be added to integers; load the values first"
+            f"invalid operands of type {e}", help="pointers can only be added to integers: compute with the value, "
+            "`tl.load(p)`; an address is `p.to(tl.int64)`, and an array of one number is passed as `int(x)`"
         )  # fmt: skip
     return e
 
@@ -261,7 +264,8 @@ def _pointer_arithmetic(fe: FrontEnd, name: str, lhs: Operand, rhs: Operand) -> 
         raise _invalid(
             left,
             right,
-            help="offsets are integers, added to a pointer: divide with `//`, cast with `.to(...)`",
+            help="only integers are added to a pointer, which moves it: divide with `//`, cast with `.to(tl.int32)`; "
+            "the value that it points to is `tl.load(p)`",
         )
     assert isinstance(lhs, Value)
     offset = (
@@ -295,7 +299,10 @@ def _assert_no_overflow(fe: FrontEnd, name: str, a: Value, b: Value) -> None:
 def negate(fe: FrontEnd, v: Value) -> Value:
     e = elem(v)
     if isinstance(e, pointer_type):
-        raise TypeMismatch("wrong type argument to unary minus: a pointer")
+        raise TypeMismatch(
+            "wrong type argument to unary minus: a pointer",
+            help="the value that it points to is `tl.load(p)`",
+        )
     return v if e is int1 else fe.builder.emit(NegOp(v))
 
 
@@ -303,7 +310,8 @@ def invert(fe: FrontEnd, v: Value) -> Value:
     e = elem(v)
     if isinstance(e, pointer_type) or not e.is_int():
         raise TypeMismatch(
-            f"wrong type argument to unary invert: {e}", help="`~` is for integers and int1"
+            f"wrong type argument to unary invert: {e}",
+            help="`~` is for integers and int1: cast with `.to(...)`, or compare first",
         )
     ones = const_raw(fe, -1 if e.signed else e.get_int_max_value(), v.type)
     return fe.builder.emit(XorOp(v, ones))
@@ -318,7 +326,7 @@ def _as_bit(v: Value) -> Value:
     if e != int1:
         raise TypeMismatch(
             f"Cannot bitcast data-type of size {e.bits} to data-type of size 1",
-            help="`and`, `or` and `not` take int1: compare first, for example `x != 0`",
+            help="`and`, `or` and `not` take int1: compare first, as `x != 0` or `x == 0`",
         )
     return v
 
@@ -351,7 +359,7 @@ def _select_operands(fe: FrontEnd, x: Operand, y: Operand) -> tuple[Value, Value
     if not isinstance(left, pointer_type) and not isinstance(right, pointer_type):
         return promote(fe, x, y)
     if left != right:
-        raise _invalid(left, right)
+        raise _invalid(left, right, help="both sides are pointers of one type, or numbers")
     a, b = broadcast_values(fe, [to_value(fe, x), to_value(fe, y)])
     return a, b
 

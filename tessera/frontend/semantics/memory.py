@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import SIGNED_INTS, UNSIGNED_INTS, int1, pointer_type
-from tessera.errors import InvalidArgument, ShapeMismatch, TypeMismatch
+from tessera.errors import InvalidArgument, ShapeMismatch, TypeMismatch, suggestion
 from tessera.frontend.semantics.block_ptr import load_block, store_block
 from tessera.frontend.semantics.registry import impl
 from tessera.frontend.semantics.type_promotion import common_shape
@@ -55,9 +55,11 @@ def _option(x: object, allowed: tuple[str, ...], argument: str, function: str) -
     value = static(x, f"{argument} of {function}()")
     value = "" if value is None else value
     if value not in allowed:
+        near = suggestion(str(value), [x for x in allowed if x])
         raise InvalidArgument(
-            argument=argument, function=function, problem=f"{value!r} is not one of {allowed}"
-        )
+            argument=argument, function=function, problem=f"{value!r} is not one of {allowed}",
+            help=near or f"give one of {', '.join(map(repr, allowed))}",
+        )  # fmt: skip
     return value
 
 
@@ -77,9 +79,11 @@ def _eviction(x: object, function: str) -> str:
 def pointer_of(x: object, function: str) -> Value:
     if isinstance(x, tensor) and isinstance(elem(x.handle), pointer_type):
         return x.handle
+    remedy = "the first argument is a pointer or a tile of pointers, such as `x + offsets` of an array argument `x`"
+    if hasattr(x, "block_shape"):
+        remedy = "a descriptor has methods of its own: `desc.load([i, ...])`, `desc.store([i, ...], value)`"
     raise TypeMismatch(
-        f"Unsupported ptr type {describe(x)} in `{function}`",
-        help="the first argument is a pointer or a tile of pointers, such as `x_ptr + offsets`",
+        f"Unsupported ptr type {describe(x)} in `{function}`", argument="pointer", help=remedy
     )
 
 
@@ -106,6 +110,10 @@ def _no_block_arguments(boundary_check: object, padding: str) -> None:
         )
 
 
+_CHECKS = "give `boundary_check=(0, ...)`, the dimensions that may reach beyond the array, and `padding_option`"
+_CONST = "the parameter is annotated `tl.const`: store through another one"
+
+
 # --- load and store -------------------------------------------------------------------------------------------
 @impl(tl.load)
 def load_impl(
@@ -128,13 +136,18 @@ def load_impl(
     if isinstance(pointer, block_pointer):
         if mask is not None or other is not None:
             raise InvalidArgument(
-                "`mask` and `other` arguments cannot be specified for loading block pointers"
+                "`mask` and `other` arguments cannot be specified for loading block pointers",
+                help=_CHECKS,
             )
         return wrap(load_block(fe, pointer, boundary_check, padding, how))
     _no_block_arguments(boundary_check, padding)
     ptr = pointer_of(pointer, "tl.load")
     if other is not None and mask is None:
-        raise InvalidArgument("`other` cannot be provided without `mask`")
+        raise InvalidArgument(
+            "`other` cannot be provided without `mask`",
+            argument="other",
+            help="give a mask, as `i < n`",
+        )
     fill = None if other is None else operand_of(other)
     return wrap(load(fe, ptr, mask_of(fe, mask), fill, how))
 
@@ -172,13 +185,13 @@ def store_impl(
     if isinstance(pointer, block_pointer):
         if mask is not None:
             raise InvalidArgument(
-                "`mask` argument cannot be specified for storing to block pointers"
+                "`mask` argument cannot be specified for storing to block pointers", help=_CHECKS
             )
         return store_block(fe, pointer, operand_of(value), boundary_check, how)
     _no_block_arguments(boundary_check, "")
     ptr = pointer_of(pointer, "tl.store")
     if elem(ptr).const:
-        raise TypeMismatch("Cannot store to a constant pointer")
+        raise TypeMismatch("Cannot store to a constant pointer", help=_CONST)
     store(fe, ptr, operand_of(value), mask_of(fe, mask), how)
     return None
 
@@ -194,7 +207,8 @@ def store(fe: FrontEnd, ptr: Value, value: Any, mask: Value | None, how: Attribu
 def _larger_than_pointer(what: str, dims: tuple[int, ...]) -> ShapeMismatch:
     return ShapeMismatch(
         f"{what} argument cannot be block type if pointer argument is not a block",
-        help=f"the {what.lower()} has shape {list(dims)}: add offsets of this shape to the pointer",
+        help=f"the {what.lower()} has shape {list(dims)}: add offsets of this shape to the pointer, as "
+        f"`p + tl.arange(0, {dims[-1]})`",
     )
 
 
@@ -228,12 +242,16 @@ def _ordering(sem: object, scope: object) -> Attributes:
     order = static(sem, "sem") or "acq_rel"
     if order not in SEMANTICS:
         raise InvalidArgument(
-            f"Memory semantic {order} not supported", help=f"sem is one of {SEMANTICS}"
+            f"Memory semantic {order} not supported",
+            argument="sem",
+            help=f"sem is one of {SEMANTICS}",
         )
     where = static(scope, "scope") or "gpu"
     if where not in SCOPES:
         raise InvalidArgument(
-            f"Memory semantic {where} not supported", help=f"scope is one of {SCOPES}"
+            f"Memory semantic {where} not supported",
+            argument="scope",
+            help=f"scope is one of {SCOPES}",
         )
     return {"sem": order, "scope": where}
 
@@ -250,7 +268,7 @@ def _atomic(kind: str) -> Any:
         ptr = pointer_of(pointer, f"tl.atomic_{kind}")
         e = elem(ptr).element_ty
         if elem(ptr).const:
-            raise TypeMismatch("Cannot store to a constant pointer")
+            raise TypeMismatch("Cannot store to a constant pointer", help=_CONST)
         takes = _ATOMIC_TYPES[kind]
         if fe.options.backend_name in _SMALL_ATOMICS:
             takes = (*takes, *_SMALL_INTS)

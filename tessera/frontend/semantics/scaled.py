@@ -86,7 +86,8 @@ def dot_scaled_impl(
     groups = [None if f is None else _group(s, v, f) for s, v, f in zip(sides, values, factors)]
     if None not in groups and groups[0] != groups[1]:
         raise ShapeMismatch(
-            f"Operands must have the same scale factor; (lhs: {groups[0]} vs rhs: {groups[1]})"
+            f"Operands must have the same scale factor; (lhs: {groups[0]} vs rhs: {groups[1]})",
+            help="give both scales with 16 or both with 32 elements of K for each factor",
         )
     to = float16 if "fp16" in [s.format for s in sides] else bfloat16
     a, b = (
@@ -106,11 +107,15 @@ def _side(name: str, k: int, format: object, k_pack: object) -> _Side:
     kind = static(format, f"{name}_format")
     if not isinstance(kind, str) or kind.lower() not in _CARRIERS:
         raise InvalidArgument(
-            argument=f"{name}_format", function="dot_scaled", problem=f"{kind!r} is not one of {tuple(_CARRIERS)}"
+            argument=f"{name}_format", function="dot_scaled", problem=f"{kind!r} is not one of {tuple(_CARRIERS)}",
+            help="the format is that of the elements: `e2m1` is fp4, `e4m3` and `e5m2` are fp8",
         )  # fmt: skip
     along_k = bool(static(k_pack, f"{name}_k_pack"))
     if not along_k and kind.lower() != "e2m1":
-        raise InvalidArgument("only mxfp4 inputs can be packed along a dimension different than K")
+        raise InvalidArgument(
+            "only mxfp4 inputs can be packed along a dimension different than K",
+            argument=f"{name}_k_pack", help="leave it out",
+        )  # fmt: skip
     return _Side(name, k, kind.lower(), along_k)
 
 
@@ -121,8 +126,10 @@ def _unpacked(fe: FrontEnd, side: _Side, v: Value) -> Value:
     if len(shape(v)) < 2 or e not in kinds:
         raise TypeMismatch(
             f"{side.name} of dot_scaled() in format {side.format} is a matrix of "
-            f"{' or '.join(k.name for k in kinds)}, got {wrap(v)}"
-        )
+            f"{' or '.join(k.name for k in kinds)}, got {wrap(v)}",
+            argument=side.name, help=f"name the format of what is given, or cast it: "
+            f"`{side.name}_format` says how its bits are read",
+        )  # fmt: skip
     if side.format == "e2m1":
         return _nibbles(fe, side, v)
     return cast_raw(fe, bitcast_raw(fe, v, kinds[0]), float32)
@@ -155,7 +162,10 @@ def _group(side: _Side, v: Value, scale: Value) -> int:
         )
     group = k // dims[-1]
     if group not in (16, 32) or group * dims[-1] != k:
-        raise ShapeMismatch(f"scale factor must be 16 or 32. Got {group}")
+        raise ShapeMismatch(
+            f"scale factor must be 16 or 32. Got {group}",
+            help="a scale has K / 16 or K / 32 columns, K being the extent before packing",
+        )
     return group
 
 
@@ -178,7 +188,10 @@ def _factor(fe: FrontEnd, side: _Side, scale: Value) -> Value:
     if elem(scale) is int8:  # the same bits, from arrays without unsigned bytes
         scale = bitcast_raw(fe, scale, uint8)
     if elem(scale) is not uint8:
-        raise TypeMismatch(f"{side.name}_scale is a matrix of uint8 or fp8e4nv, got {wrap(scale)}")
+        raise TypeMismatch(
+            f"{side.name}_scale is a matrix of uint8 or fp8e4nv, got {wrap(scale)}",
+            argument=f"{side.name}_scale", help="give the exponents as uint8, biased by 127",
+        )  # fmt: skip
     code = cast_raw(fe, scale, uint32)
     normal = bitcast_raw(fe, binary_op(fe, "lshift", code, 23), float32)
     least = where(fe, compare_op(fe, "eq", code, 0), 2.0**-126, normal)

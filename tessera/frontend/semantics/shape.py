@@ -60,11 +60,17 @@ if TYPE_CHECKING:
     from tessera.frontend.frontend import FrontEnd
 
 
+_COLUMN = "`x[:, None]` makes a column and `x[None, :]` a row; dimensions of 3-D tiles are swapped by `tl.permute`"
+
+
 # --- program model ---------------------------------------------------------------------------------------
 def _grid_axis(axis: object, function: str) -> int:
     i = static(axis, f"the axis of {function}()")
     if i not in (0, 1, 2):
-        raise InvalidArgument(f"{function} axis must be 0, 1, or 2 but got {i}")
+        raise InvalidArgument(
+            f"{function} axis must be 0, 1, or 2 but got {i}", argument="axis",
+            help="a grid has three dimensions: compute further indices from one of them with `//` and `%`",
+        )  # fmt: skip
     return int(i)
 
 
@@ -86,17 +92,26 @@ def arange_impl(fe: FrontEnd, start: object, end: object) -> tensor:
         value = x.value if isinstance(x, constexpr) else x
         if isinstance(value, bool) or not isinstance(value, int):
             raise NotConstexpr(
-                f"arange's arguments must be of type tl.constexpr, got {describe(x)}"
+                f"arange's arguments must be of type tl.constexpr, got {describe(x)}",
+                help=None
+                if isinstance(x, tensor)
+                else "give an int: `//` divides ints, and `int(...)` converts a float on the host",
             )
         if not -(2**31) <= value < 2**31:
-            raise InvalidArgument("arange must fit in int32")
+            raise InvalidArgument(
+                "arange must fit in int32", help="add a larger offset afterwards, as int64"
+            )
         bounds.append(value)
     low, high = bounds
     if high <= low:
-        raise InvalidArgument("arange's end argument must be greater than the start argument")
+        raise InvalidArgument(
+            "arange's end argument must be greater than the start argument", argument="end",
+            help="the range is `start` to `end` - 1: `tl.arange(0, n)` has n elements",
+        )  # fmt: skip
     if not is_extent(fe, high - low):
         raise InvalidArgument(
             f"arange's range must be a power of 2, got {high - low}",
+            argument="end",
             help="use tessera.next_power_of_2(n) and mask the elements from n on",
         )
     check_shape(fe, [high - low])
@@ -107,7 +122,10 @@ def full(fe: FrontEnd, dims: tuple[int, ...], value: object, e: ElementType) -> 
     o = operand_of(value)
     if isinstance(o, Value) and shape(o):
         if any(n != 1 for n in shape(o)):
-            raise ShapeMismatch(f"full() takes a scalar value, got {value}")
+            raise ShapeMismatch(
+                f"full() takes a scalar value, got {value}", argument="value",
+                help="a tile takes another shape by `tl.broadcast_to(x, shape)` and `tl.reshape`",
+            )  # fmt: skip
         o = scalar_of_one(fe, o)
     return fit(fe, o, e, dims)
 
@@ -132,7 +150,9 @@ def zeros_impl(fe: FrontEnd, shape: object, dtype: object) -> tensor:
 def zeros_like_impl(fe: FrontEnd, input: object) -> tensor:
     v = to_value(fe, operand_of(input))
     if not isinstance(elem(v), dtype_class):
-        raise TypeMismatch(f"zeros_like() takes numbers, got {input}")
+        raise TypeMismatch(
+            f"zeros_like() takes numbers, got {input}", help="give the tile that `tl.load` reads"
+        )
     return wrap(const_raw(fe, 0, v.type))
 
 
@@ -147,7 +167,10 @@ def cat_impl(
 ) -> tensor:
     a, b = to_value(fe, operand_of(input)), to_value(fe, operand_of(other))
     if a.type != b.type or not shape(a):
-        raise ShapeMismatch(f"cat() takes two tiles of one type, got {input} and {other}")
+        raise ShapeMismatch(
+            f"cat() takes two tiles of one type, got {input} and {other}",
+            help="cast one with `.to(...)`, and give both the same shape",
+        )
     d = normal_axis(static_int(dim, "the dim of cat()"), len(shape(a)))
     # The halves are adjacent in a new last dimension; moved before `d`, it merges with it.
     rank = len(shape(a))
@@ -162,7 +185,10 @@ def cat_impl(
 def normal_axis(axis: int, rank: int, what: str = "axis") -> int:
     """Return a possibly negative axis as one in [0, rank)."""
     if not -rank <= axis < rank:
-        raise InvalidArgument(f"invalid {what} {axis}. Expected {-rank} <= {what} < {rank}")
+        raise InvalidArgument(
+            f"invalid {what} {axis}. Expected {-rank} <= {what} < {rank}", argument=what,
+            help=f"the {what} is counted from 0, from the last one backwards as -1",
+        )  # fmt: skip
     return axis % rank
 
 
@@ -230,7 +256,10 @@ def expand_dims_impl(fe: FrontEnd, input: object, axis: object) -> tensor:
     rank = len(shape(v)) + len(axes)
     wanted = sorted(normal_axis(a, rank) for a in axes)
     if len(set(wanted)) != len(wanted):
-        raise InvalidArgument(f"expand_dims received duplicate axes, normalized axes = {wanted}")
+        raise InvalidArgument(
+            f"expand_dims received duplicate axes, normalized axes = {wanted}", argument="axis",
+            help="name each new dimension once",
+        )  # fmt: skip
     for a in wanted:
         v = expand_dims(fe, v, a)
     return wrap(v)
@@ -245,13 +274,13 @@ def subscript(fe: FrontEnd, x: tensor, indices: Sequence[object]) -> tensor:
             v = expand_dims(fe, v, axis)
         elif not _is_full_slice(i):
             elements = (
-                "tl.load(p + i)"
+                "read with `tl.load(p + i)`"
                 if isinstance(elem(v), pointer_type)
-                else "tl.gather or from memory"
+                else "chosen with `tl.gather` or `tl.sum(tl.where(i == 3, x, 0))`, or read from memory by `tl.load`"
             )
             raise UnsupportedLanguageConstruct(
                 f"unsupported tensor index: {index}",
-                help=f"only None and `:` index a tensor; elements are read with {elements}",
+                help=f"only None and `:` index a tensor; elements are {elements}",
             )
     return wrap(v)
 
@@ -269,7 +298,8 @@ def squeeze_impl(fe: FrontEnd, x: object, dim: object) -> tensor:
     dims = shape(v)
     if dims[d] != 1:
         raise ShapeMismatch(
-            f"squeeze() drops dimensions of extent 1; dimension {d} of {list(dims)} has {dims[d]}"
+            f"squeeze() drops dimensions of extent 1; dimension {d} of {list(dims)} has {dims[d]}",
+            help="name a dimension of extent 1, or reduce this one with `tl.sum(x, axis)`",
         )
     return wrap(reshape(fe, v, (*dims[:d], *dims[d + 1 :])))
 
@@ -307,7 +337,8 @@ def _permutation(dims: Sequence[object], rank: int, function: str) -> tuple[int,
     order = tuple(d % rank if -rank <= d < rank else d for d in given) if rank else ()
     if sorted(order) != list(range(rank)):
         raise ShapeMismatch(
-            f"{function}: permuted dims {given} must be a permutation of 0, …, {rank - 1}"
+            f"{function}: permuted dims {given} must be a permutation of 0, …, {rank - 1}",
+            help=f"name each dimension once, as in `tl.permute(x, {', '.join(map(str, range(rank)))})`",
         )
     return order
 
@@ -319,7 +350,7 @@ def trans_impl(fe: FrontEnd, input: object, *dims: object) -> tensor:
     if dims:
         return wrap(transpose(fe, v, _permutation(dims, rank, "trans")))
     if rank < 2:
-        raise ShapeMismatch("tl.trans invoked with a 0- or 1-dimensional tensor")
+        raise ShapeMismatch("tl.trans invoked with a 0- or 1-dimensional tensor", help=_COLUMN)
     return wrap(transpose(fe, v, (*range(rank - 2), rank - 1, rank - 2)))
 
 
@@ -334,7 +365,7 @@ def join(fe: FrontEnd, a: Value, b: Value) -> Value:
     if elem(a) != elem(b):
         raise TypeMismatch(
             f"join() takes two tensors of one dtype, got {elem(a)} and {elem(b)}",
-            help="cast one of them",
+            help="cast one of them with `.to(...)`",
         )
     a, b = broadcast_values(fe, [a, b])
     check_shape(fe, [*shape(a), 2])
@@ -359,7 +390,10 @@ def interleave_impl(fe: FrontEnd, a: object, b: object) -> tensor:
 def split_impl(fe: FrontEnd, a: object) -> tl_tuple:
     v = _value(fe, a)
     if shape(v)[-1:] != (2,):
-        raise ShapeMismatch(f"split() needs a last dimension of extent 2, got {list(shape(v))}")
+        raise ShapeMismatch(
+            f"split() needs a last dimension of extent 2, got {list(shape(v))}",
+            help="reshape first, as `tl.split(tl.reshape(x, (n, 2)))`",
+        )
     return tl_tuple([wrap(r) for r in fe.builder.insert(SplitOp(v)).results])
 
 
@@ -367,5 +401,7 @@ def split_impl(fe: FrontEnd, a: object) -> tl_tuple:
 def item_impl(fe: FrontEnd, x: object) -> tensor:
     v = _value(fe, x)
     if any(n != 1 for n in shape(v)):
-        raise ShapeMismatch(f"item() takes a tensor of one element, got {x}")
+        raise ShapeMismatch(
+            f"item() takes a tensor of one element, got {x}", help="reduce it first, as `tl.sum(x)`"
+        )
     return wrap(scalar_of_one(fe, v) if shape(v) else v)

@@ -84,7 +84,10 @@ def atomic_store_impl(
 ) -> None:
     ptr, limit = pointer_of(pointer, "tl.atomic_store"), mask_of(fe, mask)
     if elem(ptr).const:
-        raise TypeMismatch("Cannot store to a constant pointer")
+        raise TypeMismatch(
+            "Cannot store to a constant pointer",
+            help="the parameter is annotated `tl.const`: store through another one",
+        )
     order = _ordering(sem, scope, "release")
     words, bits = _as_bits(fe, ptr, "atomic_store")
     value = operand_of(val)

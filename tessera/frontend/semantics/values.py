@@ -51,6 +51,7 @@ LONGEST_SHOWN = 60  # characters of a compile-time value in a message
 NO_EXTENTS = (
     "a pointer does not know its array's extents, and a scalar has none: pass them as arguments"
 )
+_POINTER_CASTS = "an address is cast to and from `tl.int64` only; the value that a pointer points to is `tl.load(p)`"
 ABSENT = "None is what a function without `return` gives, and an argument that was passed as None"
 
 
@@ -59,6 +60,7 @@ def operand_of(x: object) -> Operand:
     """Return the IR value of a tensor, or the number of a constexpr."""
     if isinstance(x, tensor):
         return x.handle
+    given = x
     if isinstance(x, constexpr):
         x = x.value
     if isinstance(x, NUMBERS):
@@ -66,8 +68,22 @@ def operand_of(x: object) -> Operand:
     shown = str(x) if len(str(x)) <= LONGEST_SHOWN else "a value"
     raise TypeMismatch(
         f"cannot convert {shown} of type {describe(x)} to tensor",
-        help=ABSENT if x is None else "operands are tensors and numbers",
+        help=_operand_for(x),
+        operand=given,
     )
+
+
+def _operand_for(x: object) -> str:
+    """Return what to write in place of a value that is no operand."""
+    if x is None:
+        return ABSENT
+    if hasattr(x, "load") and hasattr(x, "block_shape"):  # a descriptor
+        return "read the elements with `desc.load([i, ...])`; offsets go into the brackets"
+    if hasattr(x, "__array__"):
+        return "a kernel sees arrays as its arguments only: pass it without `tl.constexpr`, and read it with `tl.load`"
+    if isinstance(x, complex):
+        return "compute with two tiles, one of the real and one of the imaginary parts"
+    return "operands are tensors and numbers"
 
 
 def wrap(v: Value) -> tensor:
@@ -85,6 +101,15 @@ def describe(x: object) -> str:
         short = len(text) <= LONGEST_SHOWN and "\n" not in text
         return text if short else f"constexpr[{type(x.value).__name__}]"
     return type(x).__name__ if x is not None else "None"
+
+
+def spelled(e: ElementType) -> str:
+    """Return an element type as kernels write it: `tl.float32`."""
+    return (
+        f"tl.{repr(e).rpartition('.')[2]}"
+        if isinstance(e, dtype)
+        else f"tl.pointer_type({spelled(e.element_ty)})"
+    )
 
 
 def static(x: object, what: str) -> Any:
@@ -120,7 +145,8 @@ def static_shape(fe: FrontEnd, shape: object) -> tuple[int, ...]:
         value = s.value if isinstance(s, constexpr) else s
         if not isinstance(value, int) or isinstance(value, bool):
             raise NotConstexpr(
-                f"Shape element {i} must have type `constexpr[int]`, got {describe(value)}"
+                f"Shape element {i} must have type `constexpr[int]`, got {describe(value)}",
+                help="extents are ints: divide with `//`" if isinstance(value, float) else None,
             )
         dims.append(value)
     check_shape(fe, dims)
@@ -141,7 +167,9 @@ def check_shape(fe: FrontEnd, dims: Sequence[int]) -> None:
         if not is_extent(fe, n):
             raise ShapeMismatch(
                 f"Shape element {i} must be a power of 2, got {n}",
-                help="use the next power of two and mask what is beyond the end",
+                help="give the extent as a number: -1 stands for nothing here"
+                if n < 0
+                else "use `tessera.next_power_of_2(n)` and mask what is beyond the end",
             )
         numel *= n
     if numel > MAX_TILE_ELEMENTS:
@@ -238,12 +266,16 @@ def broadcast_to(fe: FrontEnd, v: Value, dims: tuple[int, ...]) -> Value:
         return v
     if have:
         if len(have) != len(dims):
-            raise ShapeMismatch(f"Cannot broadcast, rank mismatch: {list(have)}, {list(dims)}")
+            raise ShapeMismatch(
+                f"Cannot broadcast, rank mismatch: {list(have)}, {list(dims)}",
+                help="add dimensions of extent 1 first: `x[:, None]` or `x[None, :]`",
+            )
         for i, (m, n) in enumerate(zip(have, dims, strict=True)):
             if m not in (n, 1):
                 raise ShapeMismatch(
                     f"Cannot broadcast, the expanded size of the tensor ({n}) must match the existing size ({m}) "
-                    f"at non-singleton dimension {i}: {list(have)}, {list(dims)}"
+                    f"at non-singleton dimension {i}: {list(have)}, {list(dims)}",
+                    help="only dimensions of extent 1 are broadcast: `x[:, None]` adds one",
                 )
     return broadcast_raw(fe, v, dims)
 
@@ -272,7 +304,8 @@ def check_supported(fe: FrontEnd, to: Any) -> None:
         if to.name not in known and to.short not in known and to._text not in known:
             raise TypeMismatch(
                 f"type {to} not supported in this architecture. "
-                f"The supported fp8 dtypes are {tuple(known)}"
+                f"The supported fp8 dtypes are {tuple(known)}",
+                help="use one of those, or `tl.float16`",
             )
 
 
@@ -311,7 +344,7 @@ def _cast_pointer(fe: FrontEnd, v: Value, have: ElementType, to: ElementType) ->
             return cast_raw(fe, cast_raw(fe, v, int64), int1)
     elif have.is_int():
         return cast_raw(fe, cast_raw(fe, v, int64), to)
-    raise TypeMismatch(f"cannot cast {have} to {to}", help="addresses are 64-bit integers")
+    raise TypeMismatch(f"cannot cast {have} to {to}", help=_POINTER_CASTS)
 
 
 def bitcast(fe: FrontEnd, v: Value, to: ElementType) -> Value:
@@ -323,7 +356,8 @@ def bitcast(fe: FrontEnd, v: Value, to: ElementType) -> Value:
         return _cast_pointer(fe, v, have, to)
     if have.bits != to.bits:
         raise TypeMismatch(
-            f"Cannot bitcast data-type of size {have.bits} to data-type of size {to.bits}"
+            f"Cannot bitcast data-type of size {have.bits} to data-type of size {to.bits}",
+            help=f"a bitcast keeps the size; `x.to({spelled(to)})` converts the value",
         )
     return bitcast_raw(fe, v, to)
 

@@ -114,7 +114,9 @@ class Vectorizer:
             self.values[op.result] = self._spread(self._emit(op.clone({})))
         else:
             raise UnsupportedLanguageConstruct(
-                what=f"{op.opcode} in a function for map_elementwise", loc=op.loc
+                what=f"{op.opcode} in a function for map_elementwise",
+                loc=op.loc,
+                help="it computes with scalars only: load before, store afterwards",
             )
 
     def _clone(self, op: Op) -> None:

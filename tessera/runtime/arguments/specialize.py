@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from tessera.compiler.source import WIDE_ATTR
 from tessera.dtypes import dtype, parse_scalar_type
-from tessera.errors import SpecializationError
+from tessera.errors import ArgumentOverflow, SpecializationError
 from tessera.language.aggregate import ConstexprFunction
 from tessera.language.callable import JITCallable
 from tessera.language.parameters import KernelParam
@@ -41,7 +41,7 @@ def _int_width(x: int) -> str:
         return "i64"
     if x < 1 << 64 and x > 0:
         return "u64"
-    raise OverflowError(f"the integer argument {x} does not fit 64 bits")
+    raise ArgumentOverflow(value=x)
 
 
 def _int(x: int) -> Pair:
@@ -56,7 +56,9 @@ def _pointer(kind: object, address: int, storage_bytes: int) -> Pair:
         elem = element_type(kind)
         if elem is None:
             raise SpecializationError(
-                type=f"array of {kind}", help="no kernel type has these elements"
+                type=f"array of {kind}",
+                help="no kernel type has these elements: convert them, as `x.astype(np.float32)`, or pass another "
+                "view of the memory, as `x.view(np.float32)`",
             )
         short = "u1" if elem.short == "i1" else elem.short
         key = ("D" if aligned else "") + ("W" if wide else "")
@@ -150,7 +152,17 @@ def _handler_for(x: object) -> Callable[[Any], Pair]:
         if isinstance(x, base):
             return _HANDLERS[base]
     name = "dtype" if isinstance(x, dtype) else type(x).__name__
-    raise SpecializationError(type=name)
+    raise SpecializationError(type=name, help=_INSTEAD.get(name))
+
+
+_INSTEAD = {
+    "list": "pass an array, as `np.asarray(x, np.float32)`, or a tuple of numbers",
+    "range": "pass an array, as `np.arange(n, dtype=np.int32)`",
+    "complex": "pass the real and the imaginary part, or an array of both as float32",
+    "type": "annotate the parameter `: tl.constexpr`, and pass a dtype of tessera, as `tl.float32`",
+    "function": "put `@tessera.jit` on the function, which the kernel can then call",
+    "JITFunction": "pass the array itself",
+}
 
 
 def specializer(param: KernelParam) -> Callable[[Any], Pair]:

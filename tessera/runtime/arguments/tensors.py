@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tessera import dtypes
+from tessera.errors import SpecializationError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -183,7 +184,7 @@ def reinterpret(tensor: Any, dtype: Any) -> Any:
         TensorWrapper[bf16]([0 0 0 0])
         >>> tessera.reinterpret(3, tl.bfloat16)
         Traceback (most recent call last):
-        TypeError: Cannot reinterpret a <class 'int'>.
+        tessera.errors.SpecializationError: error[argument-type]: Cannot reinterpret a <class 'int'>...
     """
     if isinstance(tensor, TensorWrapper):
         same = element_type(dtype) is element_type(tensor.base.dtype)
@@ -192,7 +193,9 @@ def reinterpret(tensor: Any, dtype: Any) -> Any:
         return TensorWrapper(tensor, dtype)
     if hasattr(tensor, "__cuda_array_interface__"):
         return TensorWrapper(tensor, dtype)
-    raise TypeError(f"Cannot reinterpret a {type(tensor)}.")
+    raise SpecializationError(
+        f"Cannot reinterpret a {type(tensor)}.", help="give an array, as `np.asarray(x)`"
+    )
 
 
 # --- what tuning and timing need from an array of any library --------------------------------------------

@@ -22,10 +22,14 @@ from functools import cache, partial
 from threading import RLock, get_ident
 from typing import Any
 
+from tessera.compiler.tracebacks import trim_traceback
 from tessera.config import knobs
 from tessera.errors import (
     AutotunerError,
     InvalidTuning,
+    Spelling,
+    UnknownOption,
+    suggestion,
 )
 from tessera.runtime.arguments.tensors import clone, copy_into, fill_zero
 from tessera.runtime.autotuner import store as tuning_store
@@ -34,7 +38,9 @@ from tessera.runtime.autotuner.trials import UNFIT, Trials, TuningWarning, kerne
 from tessera.runtime.benchmark import do_bench as default_do_bench
 from tessera.runtime.benchmark import do_bench_cudagraph
 from tessera.runtime.cuda import driver_api as cuda
+from tessera.runtime.launching.binding import OPTIONS
 from tessera.runtime.launching.interface import Wrapper
+from tessera.utilities import stacklevel_of_caller
 
 QUANTILES = (0.5, 0.2, 0.8)  # a config is judged by its median, then by its fast and slow tails
 FAILED = [float("inf")] * 3
@@ -108,7 +114,8 @@ class Autotuner(Wrapper):
             text = f"autotuning {self.__name__}: {', '.join(unknown)} in {option.rstrip('s')} is no parameter"
             if option != "keys":
                 raise InvalidTuning(text, help=f"the parameters are {', '.join(self.arg_names)}")
-            warnings.warn(text, TuningWarning, stacklevel=4)
+            text += f"; the parameters are {', '.join(self.arg_names)}"
+            warnings.warn(text, TuningWarning, stacklevel=stacklevel_of_caller())
 
     # --- launching ------------------------------------------------------------------------------------
     @property
@@ -123,6 +130,7 @@ class Autotuner(Wrapper):
         else:
             self._nargs[get_ident()] = named
 
+    @trim_traceback
     def run(self, *args: object, **kwargs: object) -> Any:
         """Launch with the best config for these arguments, measuring first if it is not known yet."""
         if kwargs.get("warmup"):
@@ -130,7 +138,7 @@ class Autotuner(Wrapper):
             return self.warmup(*args, **kwargs)
         named = self.nargs = dict(zip(self.arg_names, args))
         try:
-            config = self._choose(args, kwargs)
+            config = self._chosen(args, kwargs)
             self.best_config = config
             if config.pre_hook is not None:
                 config.pre_hook({**named, **kwargs, **config.all_kwargs()})
@@ -139,8 +147,9 @@ class Autotuner(Wrapper):
                 known = self._arguments[id(config)] = (config, config.all_kwargs())
             try:
                 return self.fn.run(*args, **kwargs, **known[1])
-            except TypeError:  # the binder's, perhaps
+            except (TypeError, UnknownOption):  # the binder's, perhaps
                 self._refuse_clashes(config, named.keys() | kwargs.keys())
+                self._refuse_unknown(config)
                 raise
         finally:
             self.nargs = None
@@ -162,6 +171,22 @@ class Autotuner(Wrapper):
         finally:
             self.nargs = None
         return made
+
+    def _chosen(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Config:
+        try:
+            return self._choose(args, kwargs)
+        except (TypeError, UnknownOption):
+            for config in self.configs:
+                self._refuse_unknown(config)
+            raise
+
+    def _refuse_unknown(self, config: Config) -> None:
+        """Raise InvalidTuning if a config sets what is neither a parameter of the kernel nor an option."""
+        for name in config.kwargs:
+            if name not in self.arg_names and name not in OPTIONS:
+                near = suggestion(name, self.arg_names) or f"there are {', '.join(self.arg_names)}"
+                text = f"{self.__name__} has no parameter {name!r}, which a config sets"
+                raise InvalidTuning(text, help=near)
 
     def _choose(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Config:
         if len(self.configs) == 1:
@@ -242,7 +267,8 @@ class Autotuner(Wrapper):
         if clashes:
             raise InvalidTuning(
                 f"Conflicting meta-parameters: {', '.join(clashes)}. "
-                "A launch must not pass what the autotuner's configs define."
+                "A launch must not pass what the autotuner's configs define.",
+                help=f"leave {', '.join(f'`{name}`' for name in clashes)} out of the launch",
             )
 
     def _bench(self, *args: object, config: Config, **kwargs: object) -> list[float]:
@@ -323,7 +349,8 @@ class Autotuner(Wrapper):
             if not configs:
                 raise AutotunerError(
                     f"No valid autotuner configs after pruning of {self.__name__}. "
-                    "`early_config_prune` must leave at least one config."
+                    "`early_config_prune` must leave at least one config.",
+                    help="let it return `configs[:1]` where nothing fits its rule",
                 )
         if self.perf_model is None:
             return configs
@@ -339,7 +366,8 @@ class Autotuner(Wrapper):
             return max(1, int(len(self.configs) * top_k))
         if not isinstance(top_k, int) or top_k < 1:
             raise InvalidTuning(
-                f"top_k must be a positive int, or a float of at most 1.0 as a share of all configs, got {top_k!r}"
+                f"top_k must be a positive int, or a float of at most 1.0 as a share of all configs, got {top_k!r}",
+                help="write `top_k=5`, or `top_k=0.2` for a fifth of them",
             )
         return top_k
 
@@ -385,7 +413,10 @@ def _checked_configs(configs: Any) -> list[Config]:
     found: list[Any] = [configs] if isinstance(configs, Config) else list(configs)
     for config in found:
         if not isinstance(config, Config):
-            raise InvalidTuning(f"configs must be Config objects, got {config!r}")
+            raise InvalidTuning(
+                f"configs must be Config objects, got {config!r}",
+                help=f"write `{Spelling.package}.Config({{...}}, num_warps=4)`",
+            )
     return found or [Config({}, num_warps=4, num_stages=3, num_ctas=1)]
 
 

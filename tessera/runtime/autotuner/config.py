@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+from tessera.runtime.launching.mistakes import named_arguments
+
 LAUNCH_OPTIONS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
 
 
@@ -30,6 +32,7 @@ class Config:
         {'BLOCK': 128, 'num_warps': 8, 'num_ctas': 1, 'num_stages': 3}
     """
 
+    @named_arguments
     def __init__(
         self,
         kwargs: Mapping[str, object],

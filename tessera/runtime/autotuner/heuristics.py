@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tessera.compiler.tracebacks import trim_traceback
+from tessera.errors import InvalidTuning, suggestion
 from tessera.runtime.launching.interface import Wrapper
+from tessera.runtime.launching.mistakes import call_with_names
 
 
 class Heuristics(Wrapper):
@@ -24,7 +27,16 @@ class Heuristics(Wrapper):
     ) -> None:
         super().__init__("heuristics", fn, arg_names)
         self.values = values
+        for name, rule in values.items():
+            if not callable(rule):
+                text = f"the heuristic for {name!r} of {self.__name__} is no function, but {rule!r}"
+                raise InvalidTuning(text, help=f"write `lambda args: {rule!r}`")
+            if name not in self.arg_names:
+                near = suggestion(name, self.arg_names) or f"there are {', '.join(self.arg_names)}"
+                text = f"{self.__name__} has no parameter {name!r} for a heuristic to set"
+                raise InvalidTuning(text, help=near)
 
+    @trim_traceback
     def run(self, *args: object, **kwargs: object) -> Any:
         """Launch with the computed values added; each rule sees the results of the earlier ones."""
         return self.fn.run(*args, **self._with_values(args, kwargs))
@@ -39,7 +51,10 @@ class Heuristics(Wrapper):
         named = {**dict(zip(self.arg_names, args)), **kwargs}
         added = dict(kwargs)
         for name, rule in self.values.items():
-            added[name] = named[name] = rule(named)
+            what = f"the heuristic for {name!r}"
+            added[name] = named[name] = call_with_names(
+                self.__name__, what, rule, named, self.arg_names
+            )
         return added
 
 
@@ -59,6 +74,7 @@ def heuristics(
         array([0., 2., 4., 6., 8.], dtype=float32)
     """
 
+    @trim_traceback
     def decorate(fn: object) -> Heuristics:
         return Heuristics(fn, getattr(fn, "arg_names", []), values)
 

@@ -91,12 +91,15 @@ class Driver:
         if not hasattr(grid, "__len__"):
             shown = repr(grid) if hasattr(grid, "__index__") else "n"
             raise LaunchError(
-                f"the grid {grid!r} is no sequence", help=f"write kernel[({shown},)](...)"
+                f"the grid {grid!r} is no sequence",
+                help=f"write a tuple of 1 to 3 ints: `kernel[({shown},)](...)`",
             )
         n = len(grid)
         if not 0 < n < 4:
             shown = "is empty" if n == 0 else f"{grid!r} has {n} extents"
-            raise LaunchError(f"the grid {shown}", help="give 1 to 3 extents")
+            raise LaunchError(
+                f"the grid {shown}", help="give 1 to 3 extents, as `kernel[(n,)](...)`"
+            )
         given = (grid[0], grid[1] if n > 1 else 1, grid[2] if n > 2 else 1)
         for x in given:
             if not hasattr(x, "__index__"):
@@ -107,7 +110,10 @@ class Driver:
         found = (index(given[0]), index(given[1]), index(given[2]))
         for x in found:
             if x < 0:
-                raise LaunchError(f"the grid {found} has a negative extent")
+                raise LaunchError(
+                    f"the grid {found} has a negative extent",
+                    help=f"count programs with `{Spelling.package}.cdiv(n, BLOCK)`; 0 programs are allowed",
+                )
         for axis, x, limit in zip("xyz", found, self.grid_limits):
             if x > limit and 0 not in found:
                 raise LaunchError(

@@ -8,19 +8,21 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from operator import itemgetter
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from tessera.backends.compiler import Options
 from tessera.compiler import make_backend
 from tessera.config import epoch, knobs
 from tessera.dtypes import dtype
-from tessera.errors import SpecializationError
+from tessera.errors import ArgumentOverflow, LaunchError, SpecializationError
 from tessera.language.callable import JITCallable
 from tessera.language.captures import fingerprint
 from tessera.language.values import constexpr
 from tessera.runtime.arguments.specialize import flatten_runtime, specializer
 from tessera.runtime.driver import driver, driver_named
+from tessera.runtime.launching.mistakes import mismatch
 
+R = TypeVar("R")
 OPTIONS = frozenset(f.name for f in dataclasses.fields(Options)) - {
     "debug",
     "target",
@@ -168,12 +170,32 @@ def make_binder(
         f"    except {own}refused as {own}error:\n"
         f"        raise {own}blamed({own}error, {own}values)\n"
     )
-    scope |= {f"{own}refused": SpecializationError, f"{own}blamed": partial(_blamed, fn)}
+    refused = (SpecializationError, ArgumentOverflow)
+    scope |= {f"{own}refused": refused, f"{own}blamed": partial(_blamed, fn)}
     exec(text, scope)
     bind = scope["bind"]
     bind.__qualname__ = fn.__name__  # for Python's errors about missing and surplus arguments
     both = OPTIONS.intersection(names)
-    return _with_options(bind, tuple(both)) if both else bind
+    return _explaining(_with_options(bind, tuple(both)) if both else bind, fn)
+
+
+def _explaining(bind: Callable[..., R], fn: JITCallable) -> Callable[..., R]:
+    """Return `bind` with errors that name the parameters, for arguments that do not fit them."""
+    names, required = fn.arg_names, [p.name for p in fn.params if not p.has_default]
+
+    def bind_explaining(*args: object, **kwargs: object) -> R:
+        try:
+            return bind(*args, **kwargs)
+        except LaunchError:
+            raise
+        except TypeError as error:
+            known = (*OPTIONS, "debug")
+            explained = mismatch(fn.__name__, names, required, args, kwargs, known, str(error))
+            if explained is None:
+                raise
+            raise explained from error
+
+    return bind_explaining
 
 
 def _with_options(bind: Callable[..., Any], both: tuple[str, ...]) -> Callable[..., Any]:
@@ -192,13 +214,11 @@ def _with_options(bind: Callable[..., Any], both: tuple[str, ...]) -> Callable[.
     return bind_both
 
 
-def _blamed(
-    fn: JITCallable, error: SpecializationError, values: tuple[object, ...]
-) -> SpecializationError:
+def _blamed(fn: JITCallable, error: LaunchError, values: tuple[object, ...]) -> LaunchError:
     """Return the error with a note that names the argument that cannot be specialised."""
     for p, x in zip(fn.params, values, strict=True):
         try:
             specializer(p)(x)
-        except SpecializationError:
+        except (SpecializationError, ArgumentOverflow):
             return error.note(f"it is the argument `{p.name}` of {fn.__name__}")
     return error
