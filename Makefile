@@ -88,9 +88,9 @@ lint-inductor: $(INDUCTOR_DEPS)
 test-inductor: $(INDUCTOR_DEPS) $(INDUCTOR_LINT)
 	$(INDUCTOR_PY) -m pytest $(GROUPED) tests/compat $(ARGS)
 
-# torch.compile(model, backend="tessera"), in the same environment: docs/torch-compile.md
+# torch.compile(model, backend="tessera"), and pages whose code needs torch, in the same environment: docs/torch-compile.md
 test-graph: $(INDUCTOR_DEPS)
-	$(INDUCTOR_PY) -m pytest $(SPREAD) tests/graph $(ARGS)
+	$(INDUCTOR_PY) -m pytest $(SPREAD) tests/graph tests/site/test_pages.py $(ARGS)
 
 # random kernels of all families against the interpreter; ARGS='--device cpu,simt,sm90 --jobs 8' says where and how many
 fuzz: $(DEV_DEPS)

@@ -51,10 +51,11 @@ class AsmDict(dict[str, Any]):
 
 
 class LazyDict:
-    """Launch metadata that is computed only if a hook asks for it."""
+    """Launch metadata that is computed only if a hook asks for it. `launch`: the kernel, its grid, all arguments."""
 
     def __init__(self, data: dict[str, Any]):
         self.data = data
+        self.launch: tuple[CompiledKernel, tuple[int, ...], tuple[Any, ...]] | None = None
         self.extras: list[tuple[Callable[..., Mapping[str, Any]], tuple[Any, ...]]] = []
 
     def get(self) -> dict[str, Any]:
@@ -243,6 +244,12 @@ class CompiledKernel:
         """Return those of all arguments that the binary takes."""
         return self._picker()(args)
 
+    def explain(self, *args: object, grid: Sequence[int] = (1,)) -> Any:
+        """Return what `JITFunction.explain` returns, for this kernel and all its arguments. Without arguments arrays
+        have an unknown size, and integers are 1024."""
+        explain = importlib.import_module("tessera.explain")  # rarely needed
+        return explain.explain_compiled(self, list(self.arguments(args)) if args else None, grid)
+
     def _make_run(self) -> Callable[..., None]:
         launcher, pick = self.launcher, self._picker()
 
@@ -302,6 +309,7 @@ class CompiledKernel:
     def launch_metadata(self, grid: tuple[int, ...], stream: int, *args: object) -> LazyDict:
         self._init_handles()
         found = LazyDict({"name": self.name, "function": self.function, "stream": stream})
+        found.launch = (self, grid, args)
         extra = getattr(getattr(self.src, "fn", None), "launch_metadata", None)
         if extra is not None:
             names = self.src.fn.arg_names

@@ -144,7 +144,7 @@ def descriptor_store_(
     return ()
 
 
-def _rows(d: Descriptor, rows: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def rows_of(d: Descriptor, rows: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the addresses of rows of a 2-D array from a column on, and the mask of those inside it."""
     i = np.asarray(rows, np.int64)[:, None]
     j = int(column) + np.arange(d.block[1], dtype=np.int64)[None, :]
@@ -156,7 +156,7 @@ def _rows(d: Descriptor, rows: np.ndarray, column: np.ndarray) -> tuple[np.ndarr
 def descriptor_gather_(
     m: Machine, op: Op, desc: Descriptor, rows: np.ndarray, column: np.ndarray
 ) -> np.ndarray:
-    address, mask = _rows(desc, rows, column)
+    address, mask = rows_of(desc, rows, column)
     other = np.asarray(np.nan if desc.padding == "nan" else 0).astype(carrier(desc.elem))
     return np.asarray(m.memory.load(address, desc.elem, mask, other), carrier(desc.elem))
 
@@ -165,7 +165,7 @@ def descriptor_gather_(
 def descriptor_scatter_(
     m: Machine, op: Op, desc: Descriptor, rows: np.ndarray, column: np.ndarray, value: np.ndarray
 ) -> tuple[()]:
-    address, mask = _rows(desc, rows, column)
+    address, mask = rows_of(desc, rows, column)
     m.memory.store(address, value, desc.elem, mask)
     return ()
 

@@ -29,6 +29,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "tools.tensor_descriptor.TensorDescriptor", "tools.ragged_tma.create_ragged_descriptor", "reinterpret",
         "TensorWrapper", "MockTensor", "set_allocator",
     ),
+    "Why a kernel takes its time": ("JITFunction.explain",),
     "Compiling in the background": ("AsyncCompileMode", "FutureKernel"),
     "Testing and timing": ("testing.assert_close", "testing.do_bench", "testing.perf_report"),
 }  # fmt: skip
@@ -39,8 +40,11 @@ RETURNED = {"compiler.CompiledKernel"}  # by other functions: users do not call 
 
 def documented(name: str) -> Any:
     """Return the object behind a name of `tessera`."""
-    owner, _, last = f"tessera.{name}".rpartition(".")
-    return getattr(import_module(owner), last)
+    parts = name.split(".")
+    found: Any = import_module("tessera")
+    for i, part in enumerate(parts):
+        found = getattr(found, part, None) or import_module(".".join(["tessera", *parts[: i + 1]]))
+    return found
 
 
 def entry(name: str) -> list[str]:

@@ -12,12 +12,22 @@ DOCS = ROOT / "docs"
 PAGES = [
     DOCS / "start.md",
     DOCS / "language/basics.md",
+    *sorted((DOCS / "tutorials").glob("[0-9]*.md")),
+    *sorted(page for page in (DOCS / "how-to").glob("*.md") if page.name != "README.md"),
+    *sorted((DOCS / "migration").glob("*.md")),
 ]
+TORCH_ALONE = {
+    "08-compiled-model",
+    "custom-operations",
+}  # all of their code needs torch: `make test-graph` runs it
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(DOCS))[:-3])
 def test_the_code_of_a_page(page: Path, tmp_path: Path) -> None:
-    assert run_page(page, tmp_path) > 0
+    ran = run_page(page, tmp_path)
+    if not ran:
+        assert page.stem in TORCH_ALONE
+        pytest.skip("needs torch")
 
 
 PAGE = """

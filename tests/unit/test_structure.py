@@ -23,7 +23,7 @@ RANKS = {
     "backends": 5,
     "compiler": 6,
     "runtime": 7,
-    **dict.fromkeys(("compat", "testing", "graph"), 8),
+    **dict.fromkeys(("compat", "testing", "graph", "explain"), 8),
     **dict.fromkeys(("torch", "tools"), 9),
 }
 # The insides of packages that are too large for one floor. Names of equal rank do not import each other.
@@ -85,11 +85,12 @@ MOST_LINES = {
     "frontend": 7770,  # each of about 250 errors tells its remedy; names of other libraries have a table
     "interp": 1815,
     "backends": 21950,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, ends of masks
-    "compiler": 1940,  # with the printer of kernels as source, and what a compiled kernel offers
+    "compiler": 1970,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers
     "runtime": 8830,  # docstrings of the host API have examples, too
     "compat": 1500,
     "tools": 2990,  # with the command `widths`, the reference by kind, and the page of graphs
     "testing": 400,
+    "explain": 3300,  # a new part: `kernel.explain`, its page, and the reasons of `widths`, which left `tools`
     "graph": 20600,  # with what is saved for gradients, and where launches are apart
     "torch": 100,
 }

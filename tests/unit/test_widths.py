@@ -14,8 +14,8 @@ from tessera.__main__ import main
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource
 from tessera.compiler.compile import make_backend
+from tessera.explain.widths import Width, widths
 from tessera.runtime.driver import driver
-from tessera.tools.widths import Width, widths
 
 GPU, CPU = GPUTarget("cuda", 90, 32), GPUTarget("cpu", "avx2", 1)
 KINDS = {"x": "*fp32", "out": "*fp32", "first": "i32", "n": "i32", "stride": "i32"}

@@ -88,25 +88,26 @@ def can_run(block: Block) -> bool:
     return block.language == "sh" and all(PROGRAM.match(line) for line in lines)
 
 
-def run_page(page: Path, folder: Path, write: bool = False) -> int:
+def run_page(
+    page: Path, folder: Path, write: bool = False, namespace: dict[str, Any] | None = None
+) -> int:
     """Run a page's blocks in `folder`; return how many ran. Raises PageError where the page says something else.
 
-    With `write` the page says afterwards what comes out.
+    With `write` the page says afterwards what comes out. `namespace` gets the names that the page defines.
     """
     folder = folder.resolve()
     source = page.read_text("utf-8")
-    namespace: dict[str, Any] = {"__name__": "__main__"}
+    names: dict[str, Any] = {} if namespace is None else namespace
+    names["__name__"] = "__main__"
     count = 0
-    with contextlib.chdir(folder), _fresh_cache(folder / "cache"):
+    with contextlib.chdir(folder), _at_home(folder):
         for block in filter(can_run, blocks(source)):
             count += 1
             if block.title.endswith(".py"):
                 Path(block.title).write_text(block.code, encoding="utf-8")
                 continue
             run = _program if block.language == "sh" else _statements
-            found = re.sub(
-                rf"{re.escape(str(folder))}/(block-\d+/)?", "", run(block, page, namespace)
-            )
+            found = re.sub(rf"{re.escape(str(folder))}/(block-\d+/)?", "", run(block, page, names))
             if block.output is not None and not matches(block.output, found):
                 if not write:
                     raise PageError(
@@ -120,13 +121,19 @@ def run_page(page: Path, folder: Path, write: bool = False) -> int:
 
 
 @contextlib.contextmanager
-def _fresh_cache(folder: Path) -> Iterator[None]:
-    """Compiled kernels remember the file that they were compiled from: each page has a cache of its own."""
+def _at_home(folder: Path) -> Iterator[None]:
+    """Import files of the page from its folder, and keep compiled kernels there: they know what file they are of."""
     before = os.environ.get("TESSERA_CACHE_DIR")
-    os.environ["TESSERA_CACHE_DIR"] = str(folder)
+    os.environ["TESSERA_CACHE_DIR"] = str(folder / "cache")
+    modules = set(sys.modules)
+    sys.path.insert(0, str(folder))
     try:
         yield
     finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - modules:
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(f"{folder}/"):
+                del sys.modules[name]
         os.environ.pop("TESSERA_CACHE_DIR")
         if before is not None:
             os.environ["TESSERA_CACHE_DIR"] = before
@@ -147,7 +154,10 @@ def _statements(block: Block, page: Path, namespace: dict[str, Any]) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), warnings.catch_warnings(action="ignore"):
         try:
-            exec(compile(file.read_text("utf-8"), str(file.resolve()), "exec"), namespace)
+            exec(
+                compile(file.read_text("utf-8"), str(file.resolve()), "exec", dont_inherit=True),
+                namespace,
+            )
         except Exception as error:
             if block.output is None:
                 raise PageError(f"{page}:{block.line}: {type(error).__name__}: {error}") from error

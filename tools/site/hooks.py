@@ -1,7 +1,8 @@
 """Hooks of MkDocs: what the site has beside the Markdown of docs/.
 
 A picture that a page shows (`![…](images/x.svg)`) is put into the page, so that it has the colours of the theme; each
-operation of the language gets the picture of its example; files outside of docs/ that a page links to are copied.
+operation of the language gets the picture of its example; each tutorial gets a notebook; files outside of docs/ that a
+page links to are copied.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 from tools.site.operations import drawn
@@ -23,6 +27,8 @@ LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\(([^)\s#:]+)((?:#[^)\s]*)?)\)")
 IMAGE = re.compile(r"^!\[([^\]]*)\]\(([^)\s:]+\.svg)\)$", re.MULTILINE)
 OPERATION = re.compile(r"^## ([\w.]+)\n(?:(?!^## ).*\n)*", re.MULTILINE)
 FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
+TUTORIAL = re.compile(r"tutorials/\d")
+NOTEBOOK = '\n\n<a class="md-button" href="notebooks/{name}.ipynb" download>Take this page as a notebook</a>\n\n'
 BESIDE = "beside"  # the site's folder for files outside of docs/
 
 
@@ -59,9 +65,20 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Rewrite a page for the site."""
     where = page.file.src_uri
     text = _links(markdown, where)
+    if TUTORIAL.match(where):
+        text = text.replace("\n", NOTEBOOK.format(name=Path(where).stem), 1)
     if where.startswith("language/"):
         text = OPERATION.sub(_with_picture, text)
     return IMAGE.sub(lambda found: _inlined(found, where), text)
+
+
+def on_post_build(config: Any) -> None:
+    """Make the notebooks, in a process of their own: they run code."""
+    folder = Path(config.site_dir) / "tutorials/notebooks"
+    command = [sys.executable, "-m", "tools.site.notebooks", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PluginError(f"a notebook fails:\n{done.stdout}{done.stderr}")
 
 
 def _links(text: str, page: str) -> str:

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any, Self
 
 from tessera.errors import HostOnly, NotAFunction
@@ -35,6 +36,25 @@ class KernelInterface(ByName):
     def warmup(self, *args: object, grid: object, **kwargs: object) -> Any:
         """Compile for these arguments without launching; a `torch.dtype` may stand for a tensor."""
         return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **kwargs)
+
+    def explain(
+        self, *args: object, grid: object, target: object = None, measure: bool = False, **kwargs: object
+    ) -> Any:  # fmt: skip
+        """Return a report of a launch with these arguments: for each source line bytes, operations, machine code,
+        coalescing, conflicts and registers; occupancy, schedule, predicted time, and what was not optimised and why.
+
+        The kernel is compiled, for `target` (a GPUTarget; no such device is needed) or for where its arguments are,
+        but not run: unless `measure` asks for its time, which takes some launches, or an autotuner has to choose its
+        config first. Arguments may be MockTensors. `print(report)` shows it; `report.json()` and
+        `report.save("page.html")` keep it (docs/explain.md).
+
+        Example:
+            >>> report = double.explain(np.zeros(1000, np.float32), 1000, BLOCK=128, grid=(8,))
+            >>> report.roofline.bytes_requested, report.roofline.flops, len(report.remarks)
+            (8000.0, 1024.0, 0)
+        """
+        launches = import_module("tessera.explain.launches")  # rarely needed
+        return launches.explain_launch(self, args, kwargs, grid, target, measure)
 
     def check_fit(self, *args: object, **kwargs: object) -> None:
         """Raise OutOfResources if a launch with these arguments certainly needs more than the device has, judging by

@@ -1,0 +1,76 @@
+"""Predicts how long a launch takes from its counts and what the machine can do: a roofline with several roofs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+from tessera.explain.machines import Machine
+from tessera.explain.report import Occupancy, Roofline
+
+HIDDEN = 0.75  # of the shorter one of a CPU's memory and arithmetic, how much the other hides
+
+
+@dataclass
+class Totals:
+    """What a whole launch does. `loaded` and `stored`: bytes by argument; `sizes`: of the arguments, where known;
+    `products`: operations by type; `operations`: instructions on single elements outside of products."""
+
+    loaded: dict[str, float] = field(default_factory=dict[str, float])
+    stored: dict[str, float] = field(default_factory=dict[str, float])
+    sizes: dict[str, int] = field(default_factory=dict[str, int])
+    products: dict[str, float] = field(default_factory=dict[str, float])
+    flops: float = 0.0
+    operations: float = 0.0
+    fetched: float = 0.0  # bytes of sectors or lines
+    bank_passes: float = 0.0
+    programs: int = 1
+
+    def once(self, moved: Mapping[str, float]) -> float:
+        """Bytes if each byte of an argument is moved at most once."""
+        return sum(min(n, self.sizes.get(name, n)) for name, n in moved.items())
+
+
+def predict(t: Totals, machine: Machine, on_gpu: bool, occupancy: Occupancy | None) -> Roofline:
+    """Return the roofline of a launch."""
+    reads, writes = t.once(t.loaded), t.once(t.stored)
+    products = sum(n / rate(machine, kind) for kind, n in t.products.items())
+    arithmetic = t.operations / (machine.flops / 2)
+    times = {"memory": 0.0, "caches": 0.0, "arithmetic": arithmetic, "matrix products": products}
+    if on_gpu:
+        times["memory"] = (reads + writes) / machine.memory[-1][1]
+        times["caches"] = t.fetched / machine.memory[0][1]
+        times["shared memory"] = t.bank_passes / machine.banks
+        main = max(times.values()) * _tail(occupancy)
+    else:
+        idle = max(1.0, machine.units / max(1, t.programs))
+        moved = reads + 2 * writes  # a line is read before it is written
+        footprint = sum(
+            min(max(t.loaded.get(k, 0.0), t.stored.get(k, 0.0)), t.sizes.get(k, 1 << 62))
+            for k in {**t.loaded, **t.stored}
+        )
+        times["memory"] = moved / machine.bandwidth(footprint)
+        times["caches"] = t.fetched / machine.memory[0][1]
+        computed = (arithmetic + products) * idle
+        fetched = max(times["memory"], times["caches"]) * idle
+        main = max(fetched, computed) + (1 - HIDDEN) * min(fetched, computed)
+    bound = max(times, key=lambda k: times[k])
+    overhead = machine.launch + machine.ramp
+    times["launch"] = overhead
+    if overhead > main:
+        bound = "launch"
+    total = sum(t.loaded.values()) + sum(t.stored.values())
+    return Roofline(machine.name, total, reads + writes, t.flops, times, bound, main + overhead)
+
+
+def rate(machine: Machine, kind: str) -> float:
+    """Return operations of products a second; types without a unit of their own are computed in fp32."""
+    return machine.products.get(kind) or machine.products["fp32"]
+
+
+def _tail(occupancy: Occupancy | None) -> float:
+    """Return how much longer a launch takes because its last round of CTAs does not fill the GPU."""
+    if occupancy is None or occupancy.waves <= 0:
+        return 1.0
+    return max(1.0, ceil(occupancy.waves) / occupancy.waves) if occupancy.waves < 4 else 1.0

@@ -1,0 +1,103 @@
+"""Makes remarks of what passes declined and of what counts show: where, why, and what the kernel's author can do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from tessera.explain.report import AccessReport, LineReport, Occupancy, Remark
+
+# A part of a pass's remark → what the author can do.
+REMEDIES: tuple[tuple[str, str], ...] = (
+    ("pointers for the tiles", "a contiguous fastest dimension, strides in multiples of 16 bytes, masks `index < n` "
+     "with `other=0`; or `tl.make_tensor_descriptor`"),
+    ("not warp-specialised", "load the tiles of the loop through tensor descriptors or plain rows; `num_stages` of 2 "
+     "or more; smaller tiles if buffers do not fit"),
+    ("one program a CTA", "nothing, where programs are unequal; else end the program with one store of the whole tile"),
+    ("not partitioned", "`num_ctas=1`, or a program whose rows or columns are independent"),
+    ("wgmma serial", "fewer registers: smaller tiles or more warps"),
+    ("setmaxnreg", "let the compiler choose registers: leave out `maxnreg`"),
+    ("OptimizationWarning", "please report the reproducer"),
+)  # fmt: skip
+WIDTH_REMEDIES = (
+    ("no more elements", "larger tiles, or fewer warps"),
+    ("constancy", "a bound in multiples of 16: `n = tl.multiple_of(n, 16)` where it is true; padded rows"),
+    ("divisibility", "aligned arrays and padded rows; `tl.multiple_of(first, 4)` where it is true"),
+    ("contiguity", "a fastest dimension of stride 1 (`tl.constexpr`); all neighbours in one load and `tl.split`; "
+     "`tl.max_contiguous` where it is true"),
+)  # fmt: skip
+FEW = 0.75  # coalescing below which a line is remarked
+SHOWN = 4  # lines that a remark names
+LOW = 0.25  # of the warps of an SM
+SPLIT = re.compile(r"^(.*?): (.*)$", re.S)
+PLACE = re.compile(r"\b([\w.-]+\.py:\d+)")
+
+
+def passes_said(texts: Sequence[str]) -> Iterator[Remark]:
+    """Return the remarks of passes (`metadata.remarks`) with remedies."""
+    for text in texts:
+        what, reason = (m[1], m[2]) if (m := SPLIT.match(text)) else (text, "")
+        remedy = next((r for part, r in REMEDIES if part in text), "")
+        where = PLACE.search(text)
+        yield Remark(
+            where[1] if where else "kernel",
+            what,
+            reason,
+            remedy or "see the place that the reason names",
+        )
+
+
+def of_access(a: AccessReport) -> Iterator[Remark]:
+    """Return remarks about one access: narrow, or scattered over memory."""
+    if a.why:
+        remedy = next(
+            (r for part, r in WIDTH_REMEDIES if part in a.why),
+            'see docs/debugging.md, "Why is a load narrow"',
+        )
+        yield Remark(a.place, f"{a.what}: {a.width}", a.why, remedy)
+    if a.sectors and a.coalescing < FEW:
+        yield Remark(
+            a.place, f"{a.what}: {a.sectors / max(1.0, a.requests):.1f} sectors for each request",
+            f"neighbours in the tile lie apart in memory: {100 * a.coalescing:.0f} % of what is fetched is used",
+            "let the fastest dimension of the tile be the contiguous one of the array; transpose by `tl.trans`",
+        )  # fmt: skip
+
+
+def of_line(line: LineReport) -> Iterator[Remark]:
+    """Return remarks about a line's shared memory."""
+    where = f"{line.file.rsplit('/', 1)[-1]}:{line.line}"
+    if line.bank_conflicts:
+        share = line.bank_conflicts / line.bank_passes
+        yield Remark(
+            where, f"{100 * share:.0f} % of the passes over shared memory are bank conflicts",
+            "lanes of a warp access different words of one bank",
+            "another order of the tile's dimensions, or wider elements; a tile that a dot uses gets a swizzle",
+        )  # fmt: skip
+
+
+def of_spills(lines: Sequence[LineReport], spilled: int) -> Iterator[Remark]:
+    """Return a remark about the registers that a kernel spills: where most of the instructions are."""
+    found = sorted((x for x in lines if x.spills), key=lambda x: -x.spills)
+    if not found:
+        return
+    most = found[0]
+    places = ", ".join(f"line {x.line} ({x.spills})" for x in found[:SHOWN])
+    yield Remark(
+        f"{most.file.rsplit('/', 1)[-1]}:{most.line}",
+        f"{sum(x.spills for x in found)} instructions spill {spilled} bytes of registers",
+        f"tiles alive there take up to {max(x.live_registers for x in lines)} registers of a thread: {places}",
+        "smaller tiles, more warps, or fewer tiles alive at once",
+    )
+
+
+def of_occupancy(o: Occupancy) -> Iterator[Remark]:
+    if o.waves < 1:
+        yield Remark(
+            "kernel", f"the grid fills {100 * o.waves:.0f} % of the GPU", "fewer CTAs than fit at a time",
+            "smaller tiles, or a split of the reduction (split-K)",
+        )  # fmt: skip
+    elif o.share < LOW and "registers" in o.bound:
+        yield Remark(
+            "kernel", f"{o.warps} warps on an SM", "registers of a thread bound the occupancy",
+            "smaller tiles, or more warps for the same tile; none, where tensor cores are busy",
+        )  # fmt: skip

@@ -1,0 +1,146 @@
+"""Implements the command `explain`: runs a program, and explains the kernels that it launches (docs/explain.md)."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tessera.backends.compiler import GPUTarget
+from tessera.compiler.kernel import CompiledKernel, LazyDict
+from tessera.config import knobs
+from tessera.errors import TesseraError
+from tessera.explain import explain_compiled
+from tessera.explain.page import page
+from tessera.explain.report import Report
+from tessera.explain.targets import compiled_for
+
+
+@dataclass
+class Seen:
+    """A kernel that was launched, with the arguments of its first launch and, on a CPU, its shortest time."""
+
+    kernel: CompiledKernel
+    grid: tuple[int, ...]
+    args: list[object]
+    launches: int = 0
+    seconds: float | None = None
+
+
+Launches = dict[tuple[str, tuple[int, ...]], Seen]
+
+
+@contextmanager
+def watched_launches() -> Generator[Launches]:
+    """Within the context, note each kernel that is launched, by its hash and grid."""
+    found: Launches = {}
+    started: list[float] = []
+
+    def enter(metadata: LazyDict) -> None:
+        assert metadata.launch is not None
+        kernel, grid, values = metadata.launch
+        key = (kernel.hash, grid)
+        if key not in found:
+            found[key] = Seen(kernel, grid, list(kernel.arguments(values)))
+        started.append(time.perf_counter())
+
+    def leave(metadata: LazyDict) -> None:
+        end = time.perf_counter()
+        if not started or metadata.launch is None:
+            return
+        took, (kernel, grid, _) = end - started.pop(), metadata.launch
+        seen = found[kernel.hash, grid]
+        seen.launches += 1
+        if kernel.target.backend == "cpu":  # launches on a GPU return before they are done
+            seen.seconds = min(took, seen.seconds or took)
+
+    with knobs.runtime.scope():
+        knobs.runtime.launch_enter_hook.add(enter)
+        knobs.runtime.launch_exit_hook.add(leave)
+        yield found
+
+
+def command(args: list[str], program: Callable[[list[str]], int]) -> int:
+    """`explain [--target sm_90] [--json FILE] [--html FILE] SCRIPT[:KERNEL] [ARGS...]`; `program` runs it here."""
+    parser = argparse.ArgumentParser(
+        "tessera explain", description="explain the kernels that a program launches"
+    )
+    parser.add_argument(
+        "--target",
+        help="explain them for this GPU (sm_90), which need not be there",
+        metavar="sm_N",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the reports as a JSON list"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser")
+    parser.add_argument(
+        "program", nargs=argparse.REMAINDER, help="SCRIPT[:KERNEL] ARGS..., or -m MODULE ARGS..."
+    )
+    given = parser.parse_args(args)
+    target = None
+    if given.target is not None:
+        found = re.fullmatch(r"(?:sm_?)?(\d+)a?", given.target)
+        if found is None:
+            parser.error(f"--target must be like sm_90, got {given.target}")
+        target = GPUTarget("cuda", int(found[1]), 32)
+    if not given.program:
+        return 2
+    rest, wanted = _kernel_named(given.program)
+    with watched_launches() as seen:
+        status = _ran(program, rest)
+    reports = list(_reports(seen, wanted, target))
+    _shown(reports, given.json, given.html)
+    if not reports:
+        print(
+            f"tessera: the program launched no kernel{f' named {wanted}' if wanted else ''}",
+            file=sys.stderr,
+        )
+        return 1
+    return status
+
+
+def _kernel_named(rest: list[str]) -> tuple[list[str], str]:
+    """Split `script.py:kernel`."""
+    at = 1 if rest[0] == "-m" and len(rest) > 1 else 0
+    name, _, kernel = rest[at].rpartition(":")
+    if not name or not re.fullmatch(r"[A-Za-z_]\w*", kernel):
+        return rest, ""
+    return [*rest[:at], name, *rest[at + 1 :]], kernel
+
+
+def _ran(program: Callable[[list[str]], int], rest: list[str]) -> int:
+    """Run the program; one that ends itself is explained as well."""
+    try:
+        return program(rest)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
+def _reports(seen: Launches, wanted: str, target: GPUTarget | None) -> Iterator[Report]:
+    for one in seen.values():
+        if wanted and one.kernel.name != wanted:
+            continue
+        try:
+            kernel = compiled_for(one.kernel, target)
+            seconds = one.seconds if kernel is one.kernel else None
+            report = explain_compiled(kernel, one.args, one.grid, seconds)
+        except TesseraError as error:
+            print(f"tessera: {one.kernel.name} cannot be explained: {error}", file=sys.stderr)
+            continue
+        report.notes.append(f"the program launched it {one.launches} times like this")
+        yield report
+
+
+def _shown(reports: list[Report], json: Path | None, html: Path | None) -> None:
+    if json is not None:
+        json.write_text("[" + ",\n".join(r.json() for r in reports) + "]\n", encoding="utf-8")
+    if html is not None:
+        html.write_text(page(reports), encoding="utf-8")
+    if json is None and html is None:
+        print("\n\n".join(map(str, reports)))
