@@ -213,7 +213,7 @@ _GPU = (
     ),
     _row(
         "prefetch", "gpu", "streams loads of loops without MMAs through rings of each thread's own",
-        "addresses are pure; no store of the loop writes what is loaded", "passes/gpu_movement/prefetch.py `_is_simple`, `_no_alias`",
+        "addresses are pure; no store of the loop writes what is loaded", "passes/gpu_loops/private.py `_is_simple`, `_no_alias`",
         f"tests/unit/test_gpu_passes_prefetch.py, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
@@ -233,17 +233,17 @@ _GPU = (
     ),
     _row(
         "software-pipeline", "gpu", "copies tiles of later iterations to rings while this one computes",
-        "addresses and masks are pure; programs do not wait for others in the loop", "passes/gpu_movement/streams.py `slice_of`",
+        "addresses and masks are pure; programs do not wait for others in the loop", "passes/gpu_loops/streams.py `slice_of`",
         f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
-        "mma-across-iterations", "gpu", "lets an MMA that only adds up run on into the next iteration",
-        "only the next MMA reads the sum; operands come through rings", "passes/gpu_mma/across_iterations.py `async_accumulation`", DOTS,
+        "mma-across-iterations", "gpu", "lets MMAs that only add up run on into the next iteration",
+        "only the next MMA reads a sum; operands come through rings", "passes/gpu_loops/chains.py `accumulating`", DOTS,
         unit="loop", takes_room=True,
     ),
     _row(
         "mma-chains", "gpu", "shifts the last MMA of a chain by one iteration, beside the work on the first one's result",
-        "only the next MMA reads the sum; its buffers live one iteration longer", "passes/gpu_mma/mma_chains.py `shiftable`",
+        "only the next MMA reads the sum; its buffers live one iteration longer", "passes/gpu_loops/chains.py `shiftable`",
         "tests/unit/test_gpu_passes_chains.py, tests/unit/test_chained_roles.py", unit="loop", takes_room=True,
     ),
     _row(

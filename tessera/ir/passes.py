@@ -63,17 +63,19 @@ FORMER_NAMES = {
     "join-loads": "multicast-loads",
     "keep-whole": "descriptor-to-pointer",
     "overlap-products": "async-mma",
-    "pipeline": "software-pipeline",
+    "pipeline": "schedule-loops",
+    "prefetch": "schedule-loops",
+    "software-pipeline": "schedule-loops",
     "specialize": "warp-specialize",
 }
 """Former names of passes. They still work, with a warning, as do names with underscores for hyphens."""
 PASS_NAMES = (
     "accelerate", "allocate-shared", "assign-layouts", "async-mma", "barriers", "canonicalize", "check-resources",
-    "checks", "coalesce", "cse", "descriptor-to-pointer", "graph-add-biases", "graph-canonicalize",
+    "checks", "coalesce", "cse", "descriptor-to-pointer", "expand-loops", "graph-add-biases", "graph-canonicalize",
     "graph-channels-last", "graph-cse", "graph-drop-roundings", "graph-expand-scatters", "graph-expand-sorts",
     "graph-fuse", "graph-place-parts", "graph-reduce-scatters", "graph-sink-scalars", "licm", "lower-descriptor-rows",
     "lower-descriptors", "multicast-loads", "narrow-accumulators", "number-tensor-maps", "partition-cluster", "persist",
-    "pointer-to-tma", "prefetch", "scalarise-inductions", "select-tensor-maps", "software-pipeline", "split-loops",
+    "pointer-to-tma", "scalarise-inductions", "schedule-loops", "select-tensor-maps", "split-loops",
     "synchronized", "transpose-buffers", "unroll", "warp-specialize", "while-to-for", "wide-index", "widen-float8",
 )  # fmt: skip
 """All passes of tessera; PASSES has only those whose modules this process has imported."""

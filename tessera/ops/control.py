@@ -7,6 +7,7 @@ from typing import Any
 
 from tessera.dtypes import dtype, int1
 from tessera.ir import Block, Effect, Op, Type, Value, attr, operand, region, require
+from tessera.ops.schedule import verify_schedule
 
 __all__ = [
     "CallOp", "ConditionOp", "ForOp", "FuncOp", "IfOp", "Loop", "ReturnOp", "WhileOp", "YieldOp",
@@ -112,7 +113,7 @@ class ForOp(Loop, opcode="for"):
     """for i in lb, lb+step, … while i < ub (step > 0, signed comparison), or i > ub for a constant step < 0.
 
     Body arguments are the induction variable and the carried values; the results are the final carried values.
-    Attributes are performance hints of `tl.range`.
+    Attributes are performance hints of `tl.range`, and `main_stage` for a loop with a schedule (`ops/schedule.py`).
     """
 
     lb: Value = operand()
@@ -125,6 +126,7 @@ class ForOp(Loop, opcode="for"):
     warp_specialize: bool = attr(default=False)
     disallow_acc_multi_buffer: bool = attr(default=False)
     disable_licm: bool = attr(default=False)
+    main_stage: int | None = attr(default=None)
     body: Block = region()
 
     def infer(self) -> Sequence[Type]:
@@ -147,6 +149,8 @@ class ForOp(Loop, opcode="for"):
             self,
             "the body yields other types than it carries",
         )
+        if self.main_stage is not None:
+            verify_schedule(self)
 
     @property
     def induction(self) -> Value:

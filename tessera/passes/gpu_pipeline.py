@@ -10,12 +10,12 @@ from tessera.passes.gpu_layout.accelerate import accelerate
 from tessera.passes.gpu_layout.assign import assign_layouts
 from tessera.passes.gpu_layout.coalesce import coalesce
 from tessera.passes.gpu_layout.widen_float8 import widen_float8
+from tessera.passes.gpu_loops.expand import expand_loops
+from tessera.passes.gpu_loops.plan import schedule_loops
 from tessera.passes.gpu_mma.async_mma import async_mma
 from tessera.passes.gpu_mma.split_loops import split_loops
 from tessera.passes.gpu_movement.allocate import allocate_shared
 from tessera.passes.gpu_movement.barriers import barriers
-from tessera.passes.gpu_movement.prefetch import prefetch
-from tessera.passes.gpu_movement.software_pipeline import software_pipeline
 from tessera.passes.gpu_movement.tensor_maps import number_tensor_maps
 from tessera.passes.gpu_scheduling.clusters import multicast_loads
 from tessera.passes.gpu_scheduling.persist import persist
@@ -47,11 +47,11 @@ def gpu_passes(
         assign_layouts.bind(facts=facts),  # now that all fixed layouts are known
         cse,  # copies of index arithmetic in one layout
         licm,  # conversions and arithmetic that became invariant
-        prefetch.bind(facts=facts),  # needs layouts, too: a thread copies what it would load
         transpose_buffers.bind(facts=facts),  # needs to know what is read back from shared memory
         warp_specialize.bind(facts=facts),  # needs layouts: boxes and swizzles follow from them
         # Needs layouts: only whole vectors may be copied asynchronously.
-        software_pipeline.bind(facts=facts),
+        schedule_loops.bind(facts=facts),
+        expand_loops,
         split_loops,  # now that what an iteration hands on is carried
         canonicalize,  # pointers that the pipeline left behind, what nobody uses any more
         cse,  # slices that several loads of a loop share

@@ -145,10 +145,6 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "Memory accesses and matrix instructions have the layouts that they need.",
         "Every tile has a layout in its type, and conversions stand where two of them meet. Masks, ranges and pointers are computed in the layouts of their users. The accumulator is converted once, after the loop, so that each thread stores 16 bytes at a time.",
     )],
-    "prefetch": [(
-        "Layouts are there: a thread copies what it would have loaded itself.",
-        "Loops that stream without products read ahead through rings of each thread's own. This loop multiplies.",
-    )],
     "transpose-buffers": [(
         "Layouts say which operands are read back from shared memory to be transposed.",
         "Such operands have three buffers in turn. Both operands here are in an order that wgmma reads.",
@@ -157,9 +153,13 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "Layouts are there, since boxes and swizzles of tensor maps follow from them; loops load tiles through tensor maps.",
         "The program is split into warp roles. The first region is the consumers': it waits for `full`, multiplies, and gives the buffer of the iteration before back through `empty`, as one product stays in flight (`pending=1`). The second region is the producer's: one warp waits for `empty` and starts the copies. Both carry the buffer's number and the phase of its barriers through their loops.",
     )],
-    "software-pipeline": [(
+    "schedule-loops": [(
         "Layouts are there: only whole vectors may be copied asynchronously.",
-        "Loops whose operands are loaded through pointers copy them `num_stages - 1` iterations ahead by cp.async. After warp specialisation this loop has nothing left to load.",
+        "Loops whose tiles are loaded through pointers have a schedule (`ops/schedule.py`): what is copied by cp.async `num_stages - 1` iterations ahead, to how many buffers, and which MMAs run on or late. After warp specialisation this loop has nothing left to load.",
+    )],
+    "expand-loops": [(
+        "The schedule of a loop is on its ops.",
+        "Such loops have a prologue, rings of buffers, and an epilogue. No loop of this kernel has a schedule.",
     )],
     "split-loops": [(
         "What one iteration hands on to the next is carried.",
@@ -184,7 +184,8 @@ NOTES: dict[str, list[tuple[str, str]]] = {
 }  # fmt: skip
 OLDER_NOTES = {
     "accelerate": "Dots are `mma` (m16n8k16), whose operands are read from swizzled shared memory to registers (`ldmatrix`).",
-    "software-pipeline": "Two rings of three buffers. Two iterations are copied in front of the loop; in the loop each iteration waits for its own copies, issues those of two iterations later, and multiplies. What is copied past the end is masked.",
+    "schedule-loops": "Both tiles are copied two iterations ahead, to three buffers each.",
+    "expand-loops": "Two rings of three buffers. Two iterations are copied in front of the loop; in the loop each iteration waits for its own copies, issues those of two iterations later, and multiplies. What is copied past the end is masked.",
     "allocate-shared": "Both rings and the scratch of the store's conversion have their places.",
 }
 

@@ -31,6 +31,23 @@ def product(
 
 
 @tessera.jit
+def gated(a, b, c, out, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Two sums over one loop, as in the gated layers of language models."""
+    rows, cols, ks = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    pa, by_cols = a + rows[:, None] * K + ks[None, :], ks[:, None] * BN + cols[None, :]
+    pb, pc = b + by_cols, c + by_cols
+    first, second = tl.zeros((BM, BN), tl.float32), tl.zeros((BM, BN), tl.float32)
+    for _ in range(0, K, BK):
+        x = tl.load(pa)
+        first = tl.dot(x, tl.load(pb), first)
+        second = tl.dot(x, tl.load(pc), second)
+        pa += BK
+        pb += BK * BN
+        pc += BK * BN
+    tl.store(out + rows[:, None] * BN + cols[None, :], first * second)
+
+
+@tessera.jit
 def counted(a, b, c, K, B: tl.constexpr):
     """A `while` that counts, a loop to unroll, sums that are scaled."""
     rows, cols = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
@@ -167,6 +184,16 @@ def _product(name: str, m: int, n: int, k: int, tile: tuple[int, int, int], dtyp
     )  # fmt: skip
 
 
+def _gated(name: str, warps: int, m: int, **options: Any) -> Sample:
+    n, k = 64, 320
+    return Sample(
+        name, ("simt",), gated,
+        lambda: [*small((m, k), (k, n), (k, n)), np.zeros((m, n), np.float32)],
+        lambda x: [*x, k], (1,), {"BM": m, "BN": n, "BK": 64},
+        {"num_warps": warps, "num_stages": 3, **options},
+    )  # fmt: skip
+
+
 def _descriptors(arrays: list[np.ndarray], *blocks: list[int]) -> list[Any]:
     return [TensorDescriptor.from_tensor(x, b) for x, b in zip(arrays, blocks, strict=True)]
 
@@ -202,6 +229,8 @@ BOTH = ("simt", "cpu")
 SAMPLES = [
     _product("tma", 64, 64, 256, (64, 64, 64), num_warps=4, num_stages=3),
     _product("copies", 64, 64, 256, (64, 64, 64), num_warps=4, num_stages=3, pointer_maps=False),
+    _gated("gated", 4, 64),
+    _gated("gated copies", 8, 128, num_stages=4, pointer_maps=False),
     _product("fragments", 32, 32, 64, (32, 32, 32), num_warps=4, num_stages=2, out=tl.float16),
     _product("persistent", 128, 256, 64, (128, 256, 64), num_warps=8, num_stages=3, out=tl.float16),
     _product("whole", 64, 64, 128, (64, 64, 32), np.float32, ("cpu",)),

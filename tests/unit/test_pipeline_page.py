@@ -16,7 +16,7 @@ def test_there_is_a_note_for_each_run_of_each_pass():
 def test_names_stay_where_nothing_changes():
     steps = list(walk(90))
     unchanged = [s.name for s in steps if s.before == s.after]
-    assert {"unroll", "while-to-for", "software-pipeline"} <= set(unchanged)
+    assert {"unroll", "while-to-for", "schedule-loops"} <= set(unchanged)
     assert {"pointer-to-tma", "warp-specialize", "barriers"}.isdisjoint(unchanged)
 
 

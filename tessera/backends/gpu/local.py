@@ -19,7 +19,7 @@ from tessera.errors import InternalError
 from tessera.ir import Effect, Value
 from tessera.layout import LinearLayout, OffsetMap, images, offset_map
 from tessera.layout.matrix_ops import union
-from tessera.passes.gpu_movement.streams import is_zero
+from tessera.passes.gpu_loops.streams import is_zero
 
 ASYNC_BYTES = (16, 8, 4)  # sizes of one asynchronous copy
 

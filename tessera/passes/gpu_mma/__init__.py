@@ -1,1 +1,0 @@
-"""Order matrix instructions on a GPU: chains across iterations, asynchronous MMAs, loops split at a condition."""

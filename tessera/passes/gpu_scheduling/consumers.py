@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tessera.analysis.provenance import untransposed
+from tessera.analysis.allocation import memory_users
+from tessera.analysis.provenance import buffer_of, untransposed
 from tessera.dtypes import int1
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ops import (
@@ -15,14 +16,15 @@ from tessera.ops import (
     MbarrierArriveOp,
     MbarrierWaitOp,
     SelectOp,
+    SharedView,
     SubOp,
     WgmmaOp,
-    WgmmaWaitOp,
 )  # fmt: skip
-from tessera.passes.gpu_mma.mma_chains import Shifted, drop_view, shifted_view
+from tessera.passes.gpu_loops.chains import Shifted, run_on
+from tessera.passes.gpu_loops.slots import advance
 from tessera.passes.gpu_scheduling.loop_carried import Carrying, carry
-from tessera.passes.gpu_scheduling.rings import Reader, Ring, advance, runs_at_all
-from tessera.passes.neutral.loops import const, const32
+from tessera.passes.gpu_scheduling.rings import Ring
+from tessera.passes.neutral.loops import const, const32, runs_at_all
 
 
 def consume_once(r: Ring, zero: Value) -> None:
@@ -34,14 +36,13 @@ def consume_once(r: Ring, zero: Value) -> None:
 
 @dataclass(slots=True)
 class Plan:
-    """How a loop with rings is rewritten: its readers, the MMA that runs on, those that are shifted by an iteration,
-    and (found by `consume`) the ops that move with these."""
+    """How a loop with rings is rewritten: the MMAs that run on, those that are shifted by an iteration, and (found by
+    `consume`) what waits for the buffers of the latter and releases them, which is late, too."""
 
-    readers: list[Reader]
-    running: WgmmaOp | None
+    running: list[WgmmaOp]
     shifted: list[Shifted]
-    moved: set[Op] = field(default_factory=lambda: set())
-    finished: Op | None = None  # the wait for the MMA that runs on, after the loop
+    late: list[Op] = field(default_factory=lambda: [])
+    finished: Op | None = None  # the last wait for MMAs that run on, after the loop
 
 
 def consume(rings: Sequence[Ring], plans: dict[Block, Plan], top: Block, zero: Value) -> None:
@@ -49,49 +50,25 @@ def consume(rings: Sequence[Ring], plans: dict[Block, Plan], top: Block, zero: V
     _Thread(rings, plans, top).block(top, [zero, zero])
 
 
-def _body(readers: Sequence[Reader], loop: ForOp, state: list[Value], plan: Plan) -> list[Value]:
-    out: list[Value] = []
-    if plan.running is not None:
-        plan.running.pending = 1
-    for n, r in enumerate(readers):
-        slot, phase = state[2 * n : 2 * n + 2]
-        before = set(loop.body)
-        if r.shifted:
-            views = _shifted_views(r.ring, r.shifted, slot, phase)
-            plan.moved |= {d.mma for d in r.shifted}
-        else:
-            b = Builder.before_op(r.ring.loads[0])
-            b.insert(MbarrierWaitOp(r.ring.full, slot, phase, data=True))
-            views = [b.emit(LocalIndexOp(ring, slot)) for ring in r.ring.buffers]
-            for alloc, view in zip(r.ring.allocs, views, strict=True):
-                alloc.result.replace_all_uses(view)
-        end = Builder.before_op(loop.body.terminator)
-        if r.last:
-            _replace_loads(r.ring, views)
-            _give_back(r.ring, end, loop, slot, views, plan.running)
-        out += advance(end, slot, phase, r.ring.stages)
-        if r.shifted:
-            plan.moved |= set(loop.body) - before
-    return out
+def _body(r: Ring, loop: ForOp, slot: Value, phase: Value, plan: Plan) -> list[Value]:
+    b, end = Builder.before_op(r.loads[0]), Builder.before_op(loop.body.terminator)
+    users = {user for a in r.allocs for user in memory_users(a.result)}
+    before = set(loop.body)
+    b.insert(MbarrierWaitOp(r.full, slot, phase, data=True))
+    views = [b.emit(LocalIndexOp(ring, slot)) for ring in r.buffers]
+    _replace_loads(r, views)
+    arrive = _give_back(r, end, loop, slot, views, plan.running)
+    following = advance(end, slot, phase, r.stages)
+    late = {d.mma for d in plan.shifted}
+    if users <= late:  # so are the wait, the views, and the ring's state
+        plan.late += [op for op in loop.body if op not in before or _shows(op, r.buffers)]
+    elif users & late:
+        plan.late.append(arrive)
+    return list(following)
 
 
-def _shifted_views(r: Ring, shifted: Sequence[Shifted], slot: Value, phase: Value) -> list[Value]:
-    """Return views for MMAs that are to be shifted by an iteration, right before them."""
-    at = Builder.before_op(shifted[0].mma)
-    at.insert(MbarrierWaitOp(r.full, slot, phase, data=True))
-    views = [at.emit(LocalIndexOp(ring, slot)) for ring in r.buffers]
-    for d in shifted:
-        old = d.mma.b
-        root = untransposed(old).op
-        number = next(
-            i
-            for i, a in enumerate(r.allocs)
-            if a is root or _ring_of(untransposed(old)) is r.buffers[i]
-        )
-        at = Builder.before_op(d.mma)
-        d.mma.set_operand(1, shifted_view(at, old, views[number]))
-        drop_view(old)
-    return views
+def _shows(op: Op, buffers: Sequence[Value]) -> bool:
+    return isinstance(op, SharedView) and buffer_of(op.result) in buffers
 
 
 def _replace_loads(r: Ring, views: list[Value]) -> None:
@@ -101,15 +78,14 @@ def _replace_loads(r: Ring, views: list[Value]) -> None:
 
 
 def _give_back(
-    r: Ring, end: Builder, loop: ForOp, slot: Value, views: list[Value], running: WgmmaOp | None
-) -> None:
-    if running is not None and any(v in views for v in _roots(running)):
+    r: Ring, end: Builder, loop: ForOp, slot: Value, views: list[Value], running: list[WgmmaOp]
+) -> Op:
+    if any(v in views for mma in running for v in _roots(mma)):
         before = _previous(end, slot, r.stages)
         begun = end.emit(CmpOp(loop.induction, loop.lb, predicate="ne"))
-        end.insert(MbarrierArriveOp(r.empty, before, begun, [], **r.arrivals))
-    else:
-        yes = const(end, True, int1)
-        end.insert(MbarrierArriveOp(r.empty, slot, yes, views, **r.arrivals))
+        return end.insert(MbarrierArriveOp(r.empty, before, begun, [], **r.arrivals))
+    yes = const(end, True, int1)
+    return end.insert(MbarrierArriveOp(r.empty, slot, yes, views, **r.arrivals))
 
 
 def _roots(mma: WgmmaOp) -> list[Value]:
@@ -123,17 +99,12 @@ def _previous(b: Builder, slot: Value, stages: int) -> Value:
 
 
 def _after(r: Ring, loop: ForOp, slot: Value, plan: Plan, wanted: bool) -> None:
-    """After the loop, wait for the MMA that runs on, then release the last buffer if that is `wanted`."""
-    running = plan.running
-    if running is None:
+    """After the loop, wait for the MMAs that run on, then release the last buffer if that is `wanted`."""
+    if not plan.running:
         return
     if plan.finished is None:
-        result = loop.results[running.acc.index - 1]
-        uses = list(result.uses)
-        plan.finished = Builder.after_op(loop).insert(WgmmaWaitOp(result, []))
-        for user, index in uses:
-            user.set_operand(index, plan.finished.result)
-    if wanted and any(_ring_of(v) in r.buffers for v in _roots(running)):
+        plan.finished = run_on(loop, plan.running)[-1]
+    if wanted and any(_ring_of(v) in r.buffers for mma in plan.running for v in _roots(mma)):
         b = Builder.after_op(plan.finished)
         ran = runs_at_all(b, loop.lb, loop.ub, loop.step)
         last = _previous(b, slot, r.stages)
@@ -159,22 +130,19 @@ class _Thread(Carrying):
 
     def through_for(self, op: ForOp, state: list[Value]) -> list[Value]:
         ring = self.rings.get(op.body)
-        readers: list[Reader] = []
-        if ring is not None:
-            readers = [x for x in self.plans[op.body].readers if x.ring is ring]
-            state = state * len(readers)
 
         def body(new: ForOp, args: list[Value]) -> list[Value]:
             if ring is None:
                 return self.block(new.body, args)
             plan = self.plans[new.body]
-            out = _body(readers, new, args, plan)
+            slot, phase = args
+            out = _body(ring, new, slot, phase, plan)
             again = new.parent is not self.top or len(self.rings) > 1
             wanted = again or ring.ctas > 1  # other CTAs write to its buffers: it waits
             _after(ring, new, new.results[-2], plan, wanted)
             return out
 
-        return carry(op, state, body)[-2:]  # of the reader that releases buffers
+        return carry(op, state, body)
 
 
 def _is_inside(block: Block, op: Op) -> bool:

@@ -48,8 +48,8 @@ from tessera.ops import (
     TransOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_loops.streams import is_zero
 from tessera.passes.gpu_movement.memory_effects import precedes, waits_for_others, writes
-from tessera.passes.gpu_movement.streams import is_zero
 from tessera.passes.gpu_movement.tensor_maps import ALIGNMENT, ENDLESS, remark
 from tessera.passes.gpu_scheduling.profitability import ctas_after_split, split_pays
 from tessera.passes.gpu_scheduling.warp_specialization import check_split

@@ -10,14 +10,13 @@ from tessera import ops
 from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
 from tessera.ir.applications import Declined
+from tessera.passes.gpu_loops.slots import advance
 from tessera.passes.gpu_scheduling.rings import (
     ProducerAcquire,
     Ring,
-    advance,
     copying_ctas,
-    runs_at_all,
 )
-from tessera.passes.neutral.loops import const32
+from tessera.passes.neutral.loops import const32, runs_at_all
 
 
 class Split(Protocol):

@@ -10,9 +10,7 @@ from tessera import ops
 from tessera.analysis.allocation import memory_users
 from tessera.ir import Block, Builder, Op, SharedType, Value
 from tessera.layout import box_layout, boxes_of
-from tessera.passes.gpu_mma.mma_chains import Shifted
-from tessera.passes.neutral.fold import constant_of
-from tessera.passes.neutral.loops import const32
+from tessera.passes.neutral.loops import const32, runs_at_all
 
 
 @dataclass(slots=True, eq=False)
@@ -91,16 +89,6 @@ class ProducerAcquire:
             b.insert(ops.MbarrierArriveOp(self.bars, const32(b, 0), runs, [], fence=True))
 
 
-@dataclass(slots=True, eq=False)
-class Reader:
-    """One way in which the consumers read a ring: for an iteration, or for the MMAs that are shifted by an
-    iteration. The last reader releases the buffers."""
-
-    ring: Ring
-    shifted: list[Shifted]
-    last: bool
-
-
 def grouped(loads: list[ops.DescriptorLoadOp], allocs: list[ops.LocalAllocOp]) -> list[Ring]:
     """Return the rings of a block's loads: one for the tiles of the same MMAs, and one for tiles that no MMA reads."""
     found: dict[tuple[Op, ...], Ring] = {}
@@ -173,38 +161,6 @@ def allocation(load: ops.DescriptorLoadOp) -> ops.LocalAllocOp:
     for user, index in uses:
         user.set_operand(index, tile)
     return alloc
-
-
-def readers_of(rings: list[Ring], shifted: list[Shifted]) -> list[Reader]:
-    """Return the readers of a loop's rings; those of shifted MMAs come last."""
-    readers: list[Reader] = []
-    last: list[Reader] = []
-    mmas = {d.mma: d for d in shifted}
-    for r in rings:
-        users = {u for a in r.allocs for u in memory_users(a.result)}
-        here = [d for mma, d in mmas.items() if mma in users]
-        if here:
-            last.append(Reader(r, here, True))
-        if users - set(mmas) or not here:
-            readers.append(Reader(r, [], not here))
-    return readers + last
-
-
-def runs_at_all(b: Builder, lb: Value, ub: Value, step: Value) -> Value:
-    """Return whether a loop has an iteration."""
-    down = (constant_of(step) or 0) < 0
-    return b.emit(ops.CmpOp(lb, ub, predicate="gt" if down else "lt"))
-
-
-def advance(b: Builder, slot: Value, phase: Value, stages: int) -> tuple[Value, Value]:
-    """Return the next buffer, and the phase of its barriers."""
-    following = b.emit(ops.AddOp(slot, const32(b, 1)))
-    wraps = b.emit(ops.CmpOp(following, const32(b, stages), predicate="eq"))
-    flipped = b.emit(ops.XorOp(phase, const32(b, 1)))
-    return (
-        b.emit(ops.SelectOp(wraps, const32(b, 0), following)),
-        b.emit(ops.SelectOp(wraps, flipped, phase)),
-    )
 
 
 def read_by_mmas(views: list[Value]) -> bool:

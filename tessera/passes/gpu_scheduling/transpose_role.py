@@ -25,9 +25,9 @@ from tessera.ir import Builder, TileType, Value
 from tessera.ir.applications import is_enabled
 from tessera.layout import LinearLayout
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_mma.mma_chains import drop_view, shifted_view
+from tessera.passes.gpu_loops.slots import advance
 from tessera.passes.gpu_scheduling.producer import Needs, Producer, Split, States
-from tessera.passes.gpu_scheduling.rings import Ring, advance, copying_ctas, filled_by
+from tessera.passes.gpu_scheduling.rings import Ring, copying_ctas, filled_by
 from tessera.passes.gpu_scheduling.warp_roles import GROUP_WARPS, WarpRoles, roles_with_transpose
 from tessera.passes.neutral.loops import const, const32, only_accumulates
 
@@ -120,7 +120,7 @@ class TransposeRole(Producer):
         (slot, phase), (to, parity) = states[self.loaded], states[self.transposed]
         b.insert(ops.MbarrierWaitOp(self.loaded.full, slot, phase, data=True))
         source = b.emit(ops.LocalIndexOp(self.loaded.buffers[0], slot))
-        view: Any = shifted_view(b, self.what.read.shared, source)
+        view: Any = _shifted_view(b, self.what.read.shared, source)
         tile = b.emit(ops.LocalLoadOp(view, results=[_of_fewer_warps(self.what.read.result.type)]))
         b.insert(
             ops.MbarrierWaitOp(self.transposed.empty, to, b.emit(ops.XorOp(parity, const32(b, 1))))
@@ -155,6 +155,22 @@ def late_reading(what: Transposition) -> None:
 
 def drop_loaded(what: Transposition, view: Value) -> None:
     """Erase what the consumers no longer do, once `view` is no longer read."""
-    drop_view(view)
+    _drop_view(view)
     what.alloc.erase()
     what.load.erase()
+
+
+def _shifted_view(b: Builder, view: Value, root: Value) -> Value:
+    """Return the same view (transposes) of another buffer."""
+    op = view.op
+    if not isinstance(op, ops.LocalTransOp):
+        return root
+    return b.insert(op.clone({op.x: _shifted_view(b, op.x, root)})).result
+
+
+def _drop_view(view: Value) -> None:
+    """Erase the ops of a view that has no uses left."""
+    while isinstance(view.op, ops.SharedView) and not view.uses:
+        op = view.op
+        view = op.operands[0]
+        op.erase()

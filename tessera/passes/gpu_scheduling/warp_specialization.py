@@ -13,7 +13,7 @@ scalars that it needs: bounds, offsets, conditions. An MMA of warpgroups that on
 into the next iteration; its buffers are released one iteration later.
 
 Tiles for the same MMAs share a ring; others have their own, and are released when they have been used. The last MMA
-of a chain (gpu_mma/mma_chains.py) is shifted by an iteration, and reads its ring one iteration later. The producer
+of a chain (gpu_loops/chains.py) is shifted by an iteration, and reads its ring one iteration later. The producer
 also copies operands of MMAs that are loaded before the loops.
 
 Where this cannot be done the function stays as it is and the module's attribute `remarks` says why."""
@@ -28,9 +28,8 @@ from tessera.ir import Block, Builder, Module, Op, SharedType, Value, pass_
 from tessera.ir.applications import Declined, apply, is_enabled
 from tessera.layout.shared import shared_linear
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_mma.across_iterations import async_accumulation
-from tessera.passes.gpu_mma.mma_chains import shift_stage, shiftable
-from tessera.passes.gpu_movement.software_pipeline import CHAINED_REG32
+from tessera.passes.gpu_loops.chains import overlapping, schedule_late, shiftable
+from tessera.passes.gpu_loops.plan import CHAINED_REG32
 from tessera.passes.gpu_movement.tensor_maps import remark
 from tessera.passes.gpu_scheduling.consumers import Plan, consume, consume_once
 from tessera.passes.gpu_scheduling.ordering import ordered_loops, sees_nothing
@@ -44,7 +43,6 @@ from tessera.passes.gpu_scheduling.rings import (
     filled_by,
     grouped,
     read_by_mmas,
-    readers_of,
     share,
 )  # fmt: skip
 from tessera.passes.gpu_scheduling.shared_scalars import repeat_in_roles, shared_scalars
@@ -77,7 +75,7 @@ SLACK = 2048  # bytes of shared memory for barriers and alignment
 def warp_specialize(module: Module, facts: GpuFacts) -> None:
     """Split kernels whose loops load tiles through tensor maps into warp roles.
 
-    Takes: GPU IR with layouts, as boxes and swizzles follow from them; before `software-pipeline`.
+    Takes: GPU IR with layouts, as boxes and swizzles follow from them; before `schedule-loops`.
     Gives: `warp_specialize` with a region for each role, and rings of buffers with a full and an empty mbarrier; or the
         function as it was, and a remark.
     Needs: a GPU with a TMA unit (sm_90).
@@ -127,7 +125,7 @@ def descriptor_to_pointer(module: Module, facts: GpuFacts) -> None:
     """Let loops load through pointers in kernels that `warp-specialize` will not split.
 
     Takes: tile IR without layouts, after `pointer-to-tma`.
-    Gives: loads through pointers and masks, which `software-pipeline` copies ahead, with a remark; kernels that will be
+    Gives: loads through pointers and masks, which `schedule-loops` copies ahead, with a remark; kernels that will be
         split are left alone.
     Needs: a GPU with a TMA unit (sm_90).
     Raises: nothing.
@@ -336,13 +334,9 @@ class _Split:
         for block, rings in by_block.items():
             loop = block.parent
             assert isinstance(loop, ops.ForOp)
-            running = async_accumulation(loop, {a for r in rings for a in r.allocs})
-            shifted = [] if running else shiftable(loop, _allocs(rings), CHAINED_REG32)
-            if running is not None and not apply("mma-across-iterations", loop):
-                running = None
-            if shifted and not apply("mma-chains", loop):
-                shifted = []
-            plans[block] = Plan(readers_of(rings, shifted), running, shifted)
+            allocs = _allocs(rings)
+            running, shifted = overlapping(loop, allocs, CHAINED_REG32)
+            plans[block] = Plan(running, shifted)
         for rings in leads.values():
             consume(rings, plans, op.consumers, zero)
         if self.transposition is not None and view is not None:
@@ -351,8 +345,8 @@ class _Split:
             loop = block.parent
             assert isinstance(loop, ops.ForOp)
             if plan.shifted:
-                moved = [x for x in block if x in plan.moved]
-                shift_stage(loop, plan.shifted, moved, 0 if self.warps > MANY_WARPS else None)
+                ping_pong = 0 if self.warps > MANY_WARPS else None
+                schedule_late(loop, 0, plan.shifted, plan.late, ping_pong)
 
     def _stages(self) -> None:
         """Choose the numbers of buffers: as many as are asked for and fit beside other uses of shared memory."""

@@ -11,6 +11,7 @@ from tessera.ir import Block, Builder, Op, Type, Value
 from tessera.ops import (
     AddOp,
     CastOp,
+    CmpOp,
     ConstOp,
     DivOp,
     ForOp,
@@ -44,6 +45,12 @@ def only_accumulates(loop: ForOp, op: Matmul) -> bool:
     acc = op.acc
     carried = acc.owner is loop.body and acc.index > 0 and len(acc.uses) == 1
     return carried and list(op.result.uses) == [(loop.body.terminator, acc.index - 1)]
+
+
+def runs_at_all(b: Builder, lb: Value, ub: Value, step: Value) -> Value:
+    """Return whether a loop has an iteration."""
+    down = (constant_of(step) or 0) < 0
+    return b.emit(CmpOp(lb, ub, predicate="gt" if down else "lt"))
 
 
 def iteration(

@@ -1,0 +1,201 @@
+"""Delays the later stages of a loop: its ops run one iteration after the one that they belong to.
+
+    for i:                                if at least one iteration:
+      %s = k[i] @ q                         %s = k[0] @ q;  %p = f(%s);  %x = h(acc)
+      %p = f(%s)                            for i from the second on, carrying %p, %x:
+      %x = h(%acc)                    →       %s = k[i] @ q
+      %acc' = %x + %p @ v[i] {late}           %acc' = %x + %p @ v[i - 1]      # both MMAs in flight
+                                              %p = f(%s)                      # … while this needs the first only
+                                              %x = h(%acc')
+                                            %acc' = %x + %p @ v[last]
+
+What ops of the late stage use of the others is carried to the next iteration; views of shared memory are made again,
+for the buffer of the iteration before. A carried value that they make is there as soon as they have run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tessera import ops
+from tessera.ir import Block, Builder, Op, SharedType, Value
+from tessera.ir.builder import AnyOp
+from tessera.passes.neutral.loops import iteration, runs_at_all
+
+Places = dict[Op, tuple[int, int]]  # of the ops of a loop's body: position and stage
+
+
+class Placing(Builder):
+    """Inserts ops before `at`, all of them in one place of the schedule."""
+
+    def __init__(self, at: Op, places: Places, position: int, stage: int):
+        super().__init__(at.parent, at, at.loc)
+        self.places, self.place = places, (position, stage)
+
+    def insert(self, op: AnyOp) -> AnyOp:
+        self.places[op] = self.place
+        return super().insert(op)
+
+
+def arrange(loop: ops.ForOp, places: Places) -> None:
+    """Put the ops of a loop's body in the order of the schedule."""
+    body = [op for op in loop.body if not op.terminator]
+    wanted = sorted(body, key=lambda op: places[op])
+    if wanted != body:
+        for op in wanted:
+            op.move_before(loop.body.terminator)
+
+
+def delay(loop: ops.ForOp, stage: int, places: Places, ping_pong: bool = False) -> ops.ForOp:
+    """Let ops of `stage` and of later ones run one iteration later. `ping_pong`: warpgroups take turns at the MMAs.
+    Return the loop of all iterations but the first, in the order of the schedule."""
+    before = Builder.before_op(loop)
+    runs = runs_at_all(before, loop.lb, loop.ub, loop.step)
+    types, names = [r.type for r in loop.results], [r.name for r in loop.results]
+    branch = ops.IfOp(runs, results=types, regions=[Block(), Block()], names=names, loc=loop.loc)
+    before.insert(branch)
+    for old, new in zip(loop.results, branch.results, strict=True):
+        old.replace_all_uses(new)
+    Builder(branch.orelse, None, loop.loc).insert(ops.YieldOp(list(loop.inits)))
+    return _Delay(loop, stage, places).run(Builder(branch.then, None, loop.loc), ping_pong)
+
+
+class _Delay:
+    """One loop, its `late` ops, the carried values that these make (`made`), and the values that must be carried for
+    them (`crossing`)."""
+
+    def __init__(self, loop: ops.ForOp, stage: int, places: Places):
+        self.loop, self.stage, self.places = loop, stage, places
+        self.late = self._late()
+        yields = loop.body.terminator.operands
+        self.made = {n: v for n, v in enumerate(yields) if v.op in set(self.late)}
+
+    def _late(self) -> list[Op]:
+        places = self.places
+        return [op for op in self.loop.body if op in places and places[op][1] >= self.stage]
+
+    def run(self, b: Builder, ping_pong: bool) -> ops.ForOp:
+        loop = self.loop
+        self._repeat_views()
+        mapping = iteration(b, loop, loop.lb, loop.inits, without=set(self.late))
+        arrange(loop, self.places)
+        self.late = self._late()
+        second = b.emit(ops.AddOp(loop.lb, loop.step))
+        if ping_pong:
+            b.insert(ops.PingPongOp(kind="open"))
+        inits = [
+            init if n in self.made else mapping.get(v, v)
+            for n, (init, v) in enumerate(
+                zip(loop.inits, loop.body.terminator.operands, strict=True)
+            )
+        ]
+        crossing = self._crossing(b)
+        for v, n in self._carry(crossing).items():
+            inits[n:] = [mapping.get(v, v), *inits[n + 1 :]]
+        body, count = loop.body, len(loop.results)
+        if ping_pong:
+            _play(loop, self.late)
+        names = [v.name for v in body.args[1:]]
+        loop.regions = []
+        new = ops.ForOp(
+            second, loop.ub, loop.step, inits, regions=[body], names=names, **loop.attrs
+        )
+        b.insert(new)
+        if ping_pong:
+            b.insert(ops.PingPongOp(kind="close"))
+        b.insert(ops.YieldOp(self._last(b, new)[:count]))
+        loop.erase()
+        return new
+
+    def _repeat_views(self) -> None:
+        """Make the views that late ops read shared memory through themselves late."""
+        repeated: dict[Value, Value] = {}
+        for op in self.late:
+            b = Placing(op, self.places, *self.places[op])
+            for inner in op.walk():
+                for index, v in enumerate(inner.operands):
+                    if isinstance(v.type, SharedType):
+                        inner.set_operand(index, self._view(v, b, repeated))
+        for v in reversed(repeated):
+            if v.op is not None and not v.uses and v is not repeated[v]:
+                del self.places[v.op]
+                v.op.erase()
+        self.late = self._late()
+        for op in self.late:
+            if "slot" in op.attrs:
+                op.attrs["slot"] -= 1
+
+    def _view(self, v: Value, b: Builder, repeated: dict[Value, Value]) -> Value:
+        op = v.op
+        if not isinstance(op, ops.SharedView) or op not in self.places or op in self.late:
+            return v
+        if v not in repeated:
+            whole = self._view(op.operands[0], b, repeated)
+            repeated[v] = b.emit(op.clone({op.operands[0]: whole}))
+        return repeated[v]
+
+    def _crossing(self, b: Builder) -> list[Value]:
+        late, found = set(self.late), dict[Value, None]()
+        for op in self.late:
+            for v in (v for inner in op.walk() for v in inner.operands):
+                if isinstance(v.op, ops.ConstOp) and v.op in self.places and v.op not in late:
+                    del self.places[v.op]
+                    v.op.detach()
+                    b.insert(v.op)
+                arg = v.owner is self.loop.body and v.index - 1 not in self.made
+                if arg or (v.op in self.places and v.op not in late):
+                    found[v] = None
+        return list(found)
+
+    def _carry(self, crossing: Sequence[Value]) -> dict[Value, int]:
+        """Carry what late ops use. Return the number of each value, perhaps that of one that nobody uses any more."""
+        loop, late, numbers = self.loop, set(self.late), dict[Value, int]()
+        free = dict[int, Value]()
+        for n, made in self.made.items():
+            arg = loop.carried[n]
+            users = list(arg.uses)
+            if not any(_inside(user, late) for user, _ in users):
+                free[n] = arg
+            for user, index in users:
+                if not _inside(user, late):
+                    user.set_operand(index, made)
+        yields = list(loop.body.terminator.operands)
+        for v in crossing:
+            n = next((n for n, arg in free.items() if arg.type == v.type), len(yields))
+            arg = free.pop(n, None) or loop.body.add_arg(v.type, v.name)
+            for user, index in list(v.uses):
+                if _inside(user, late):
+                    user.set_operand(index, arg)
+            yields[n:] = [v, *yields[n + 1 :]]
+            numbers[v] = n
+        old = loop.body.terminator
+        Builder.before_op(old).insert(ops.YieldOp(yields, loc=old.loc))
+        old.erase()
+        return numbers
+
+    def _last(self, b: Builder, new: ops.ForOp) -> list[Value]:
+        """Emit the late ops of the last iteration, and return all results."""
+        mapping = dict(zip(new.carried, new.results, strict=True))
+        for op in sorted(self.late, key=lambda op: self.places[op][1]):
+            copy = b.insert(op.clone(mapping))
+            copy.attrs.pop("slot", None)
+        found = list(new.results)
+        for n, v in self.made.items():
+            found[n] = mapping[v]
+        return found
+
+
+def _inside(op: Op, late: set[Op]) -> bool:
+    return op in late or any(op.is_inside(x) for x in late if x.regions)
+
+
+def _play(loop: ops.ForOp, late: Sequence[Op]) -> None:
+    """Let warpgroups start the MMAs of an iteration one after another (ping-pong)."""
+    waits: list[Op] = []
+    for op in loop.body:
+        if isinstance(op, ops.WgmmaOp):
+            break
+        if isinstance(op, ops.MbarrierWaitOp) and op.data and op not in late:
+            waits.append(op)
+    last = [op for op in late if isinstance(op, ops.WgmmaOp)][-1]
+    Builder.after_op(waits[-1]).insert(ops.PingPongOp(kind="begin"))
+    Builder.after_op(last).insert(ops.PingPongOp(kind="end"))

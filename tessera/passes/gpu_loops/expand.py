@@ -1,0 +1,328 @@
+"""Expands scheduled loops (ops/schedule.py): copies of stages ahead go through rings, ops of later stages are delayed.
+
+    for i {main_stage=2}:                   ring = local_alloc of `slots` buffers
+      %t = load %p, %mask  {stage=0}        main_stage times: async_copy %p' -> ring[s] where %mask' and i' < n; commit
+      %s = local_alloc %t  {stage=0}        for i, with %p' and i' running main_stage iterations ahead:
+      ... %s ...                      →       async_wait (all but main_stage - 1 groups)
+      %x = ...                                async_copy %p' -> ring[i' mod slots]; commit
+      use %x  {stage=3}                       ... ring[i mod slots] ...; use the %x of iteration i - 1
+                                            async_wait (all); use the last %x
+
+The address and the mask of a load, and the values that they are computed from across iterations (its *slice*), must
+be pure: the slice is computed a second time, ahead; the original is removed if nothing else uses it. Copies past the
+end are masked. With `cp.async` the wait is also a barrier, and the only one that an iteration needs: the
+buffer written after it was last read before it. With `mbarrier` warpgroups drift apart, so that one multiplies while
+another one works on its results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera import ops
+from tessera.analysis.provenance import buffer_of
+from tessera.dtypes import int1, int64
+from tessera.ir import (
+    Builder,
+    ElementType,
+    Module,
+    Op,
+    SharedType,
+    Value,
+    pass_,
+    require,
+    with_elem,
+)
+from tessera.layout import LinearLayout
+from tessera.ops.schedule import positions_of, stage_of, steady_state
+from tessera.passes.gpu_loops.delay import Places, Placing, arrange, delay
+from tessera.passes.gpu_loops.slots import advance, next_slot
+from tessera.passes.gpu_loops.streams import Stream, slice_of
+from tessera.passes.neutral.fold import constant_of
+from tessera.passes.neutral.loops import const, const32, set_yields, with_carried
+
+
+@pass_("expand-loops")
+def expand_loops(module: Module) -> None:
+    """Rewrite loops with a schedule to prologue, steady state and epilogue.
+
+    Takes: loops with `main_stage`, as `schedule-loops` and `warp-specialize` write them.
+    Gives: rings of buffers that `async_copy` fills ahead; loops that carry what a later stage uses, after a first and
+        before a last iteration of their own; no op has a schedule any more.
+    Needs: a GPU with `cp.async` (sm_80) for copies that run ahead.
+    Raises: IRError if the address of a copy that runs ahead is not pure.
+    Example: `copies` of tests/filecheck/expand-loops/rings.gir
+        for { load; local_alloc; local_load } → local_alloc; async_copy; for { async_wait; async_copy; local_load }
+    Compare: MLIR `scf` loop pipelining; Triton `tritongpu-pipeline`; M. Lam, "Software pipelining: an effective
+        scheduling technique for VLIW machines", PLDI 1988.
+    """
+    for func in module.body:
+        found = [op for op in func.walk() if isinstance(op, ops.ForOp)]
+        for loop in [op for op in found if op.main_stage is not None]:
+            _expand(loop, module.attrs.get("num_warps", 1))
+
+
+def _expand(loop: ops.ForOp, num_warps: int) -> None:
+    positions = positions_of(loop)
+    places: Places = {
+        op: (positions[op], stage_of(op, loop)) for op in steady_state(loop, positions)
+    }
+    main: int = loop.main_stage or 0
+    loop.main_stage = None
+    copied = [op for op in loop.body if isinstance(op, ops.LocalAllocOp) and "slots" in op.attrs]
+    signals = [(a.attrs["stage"], a.attrs["slots"], a.attrs["signal"]) for a in copied]
+    for a, signal in zip(copied, signals, strict=True):
+        require(signal == signals[0], a, "copies of one loop differ in stage, slots or signal")
+    for op in places:
+        for name in ("stage", "position", "slots", "signal"):
+            op.attrs.pop(name, None)
+    if copied:
+        loop = _Rings(loop, main, copied, *signals[0], places, num_warps).run()
+    last = max((stage for _, stage in places.values()), default=main)
+    if last == main:
+        arrange(loop, places)
+    ping_pong = bool(loop.attrs.pop("ping_pong", False))
+    for stage in range(main + 1, last + 1):
+        loop = delay(loop, stage, places, ping_pong)
+        ping_pong = False
+
+
+class _Mbarriers:
+    """`full`: a buffer's copies have landed; `free`: all warps have read it."""
+
+    def __init__(self, b: Builder, num_warps: int, slots: int):
+        bits = (slots - 1).bit_length()
+        bases = {"offset": [(1 << i,) for i in range(bits)]}
+        row = SharedType((1 << bits,), int64, LinearLayout((1 << bits,), bases))
+        self.full, self.free = (
+            self._row(b, row, arrivals) for arrivals in (32 * num_warps, num_warps)
+        )
+
+    def _row(self, b: Builder, t: SharedType, arrivals: int) -> Value:
+        bars = b.emit(ops.LocalAllocOp(None, results=[t]))
+        b.insert(ops.MbarrierInitOp([bars], counts=(arrivals,)))
+        return bars
+
+
+class _Rings:
+    """Lets the copies of one loop run ahead, through rings of buffers."""
+
+    bars: _Mbarriers | None = None
+
+    def __init__(
+        self,
+        loop: ops.ForOp,
+        main: int,
+        copied: Sequence[ops.LocalAllocOp],
+        stage: int,
+        slots: int,
+        signal: str,
+        places: Places,
+        num_warps: int,
+    ):
+        self.loop, self.main, self.slots, self.places = loop, main, slots, places
+        self.private, self.signal, self.num_warps = signal == "thread", signal, num_warps
+        self.ahead = main - stage
+        self.streams = [_stream(a, loop) for a in copied]
+        self.position = places[self.streams[0].load][0]
+        self.start = min(position for position, _ in places.values())
+        slices = set[Op]().union(*[s.slice for s in self.streams])
+        self.slice = [op for op in loop.body if op in slices]
+        self.carried = sorted(set[int]().union(*[s.carried for s in self.streams]))
+        self.yields = {n: loop.body.terminator.operands[n] for n in self.carried}
+
+    def run(self) -> ops.ForOp:
+        before = Builder.before_op(self.loop)
+        self.rings = [self._ring(before, s) for s in self.streams]
+        if self.signal == "mbarrier":
+            self.bars = _Mbarriers(before, self.num_warps, self.slots)
+        ahead, index = self._prologue(before)
+        _fill_late(self.loop)
+        zero, last = const32(before, 0), const32(before, self.ahead)
+        parities = [zero, zero] if self.bars is not None else []
+        return self._body([index, zero, last, *parities, *ahead])
+
+    def _ring(self, b: Builder, s: Stream) -> Value:
+        t: SharedType = s.alloc.result.type
+        ring = SharedType((self.slots, *t.shape), t.elem, t.layout)
+        alloc = ops.LocalAllocOp(
+            None, results=[ring], names=[s.alloc.result.name], private=self.private, loc=s.load.loc
+        )
+        if self.signal == "mbarrier":
+            alloc.attrs["has_mbarriers"] = True
+        return b.emit(alloc)
+
+    def _prologue(self, b: Builder) -> tuple[list[Value], Value]:
+        """Copy for the first iterations. Return the slice's carried values and the index after them."""
+        loop = self.loop
+        values = [loop.inits[n] for n in self.carried]
+        index = loop.lb
+        for number in range(self.ahead):
+            mapping = dict(zip([loop.carried[n] for n in self.carried], values, strict=True))
+            self._copies(b, mapping, index, const32(b, number), {})
+            values = [mapping.get(self.yields[n], self.yields[n]) for n in self.carried]
+            index = b.emit(ops.AddOp(index, loop.step))
+        return values, index
+
+    def _copies(
+        self,
+        b: Builder,
+        mapping: dict[Value, Value],
+        index: Value,
+        slot: Value,
+        note: dict[str, Any],
+    ) -> None:
+        """Emit the slice for the iteration of `index`, and its loads' copies as one group; `mapping` gains the
+        slice."""
+        loop = self.loop
+        mapping[loop.induction] = index
+        down = (constant_of(loop.step) or 0) < 0
+        runs = b.emit(ops.CmpOp(index, loop.ub, predicate="gt" if down else "lt"))
+        for op in self.slice:
+            b.insert(op.clone(mapping))
+        tokens: list[Value] = []
+        for s, ring in zip(self.streams, self.rings, strict=True):
+            ptr = mapping.get(s.load.ptr, s.load.ptr)
+            mask = b.emit(ops.SplatOp(runs, results=[with_elem(ptr.type, int1)]))
+            if s.load.mask is not None:
+                mask = b.emit(ops.AndOp(mapping.get(s.load.mask, s.load.mask), mask))
+            view = b.emit(ops.LocalIndexOp(ring, slot, **note))
+            copy = ops.AsyncCopyOp(
+                ptr, view, mask, self._fill(b, s.load, mapping), private=self.private,
+                cache=s.load.cache, eviction=s.load.eviction, loc=s.load.loc,
+            )  # fmt: skip
+            tokens.append(b.emit(copy))
+        b.emit(ops.AsyncCommitOp(tokens))
+        if self.bars is not None:
+            b.insert(ops.AsyncCopyMbarrierArriveOp(self.bars.full, slot))
+
+    def _fill(self, b: Builder, load: ops.LoadOp, mapping: dict[Value, Value]) -> Value | None:
+        """Return what a copy writes where its mask is false; None for shared copies, which write zeros."""
+        if not self.private or load.mask is None:
+            return None
+        if load.other is not None:
+            return mapping.get(load.other, load.other)
+        return const(b, zero_of(load.result.type.elem), load.result.type)
+
+    def _body(self, inits: list[Value]) -> ops.ForOp:
+        """Emit the wait, the copies ahead, and the old body on the ring's buffers."""
+        self.loop = loop = with_carried(self.loop, inits, num_stages=1)
+        body, args = loop.body, loop.carried[-len(inits) :]
+        (index, slot, last), ahead = args[:3], args[3:]
+        parities, ahead = (ahead[:2], ahead[2:]) if self.bars is not None else ([], ahead)
+        first, end = body.first, body.terminator
+        assert first is not None
+        at = self._first_of(self.position)
+        self._wait(self._at(first, self.start), slot, last, parities)
+        mapping = dict(zip([loop.carried[n] for n in self.carried], ahead, strict=True))
+        self._copies(self._at(at, self.position), mapping, index, last, {"slot": self.ahead})
+        self._read(slot)
+        position = [
+            place[0] for op in body if (place := self.places.get(op)) and place[1] == self.main
+        ][-1]
+        b = self._at(end, position)
+        if self.bars is None:
+            following = [next_slot(b, x, self.slots) for x in (slot, last)]
+        else:
+            pairs = [
+                advance(b, x, p, self.slots) for x, p in zip((slot, last), parities, strict=True)
+            ]
+            following = [v for values in zip(*pairs, strict=True) for v in values]
+            arrive = ops.MbarrierArriveOp(self.bars.free, slot, after_mma=True)
+            Placing(end, self.places, position, self._last_reader()).insert(arrive)
+        following = [b.emit(ops.AddOp(index, loop.step)), *following]
+        set_yields(loop, [*following, *[mapping.get(v, v) for v in self.yields.values()]])
+        at = loop
+        while isinstance(at.next, ops.WgmmaWaitOp):  # for MMAs that still run
+            at = at.next
+        Builder.after_op(at).emit(ops.AsyncWaitOp([], pending=0, private=self.private))
+        return loop
+
+    def _at(self, op: Op, position: int) -> Builder:
+        """Return where ops of the main stage are emitted."""
+        return Placing(op, self.places, position, self.main)
+
+    def _wait(self, b: Builder, slot: Value, last: Value, parities: Sequence[Value]) -> None:
+        """Wait for this iteration's copies, and for the buffer that will be filled."""
+        if self.bars is None:
+            b.emit(ops.AsyncWaitOp([], pending=self.ahead - 1, private=self.private))
+            return
+        full = ops.MbarrierWaitOp(self.bars.full, slot, parities[0], data=True, proxy=True)
+        b.insert(full)
+        earlier = b.emit(ops.XorOp(parities[1], const32(b, 1)))
+        b.insert(ops.MbarrierWaitOp(self.bars.free, last, earlier))
+
+    def _first_of(self, position: int) -> Op:
+        """Return the first op in the text of a position, or of a later one."""
+        places = self.places
+        return next(op for op in self.loop.body if op in places and places[op] >= (position, -1))
+
+    def _read(self, slot: Value) -> None:
+        """Let readers see the buffer of their iteration."""
+        for s, ring in zip(self.streams, self.rings, strict=True):
+            view = self._at(s.alloc, self.start).emit(ops.LocalIndexOp(ring, slot, slot=0))
+            del self.places[s.alloc], self.places[s.load]
+            s.alloc.replace_by([view])
+            s.load.erase()
+
+    def _last_reader(self) -> int:
+        """Return the last stage that reads buffers."""
+        return max(stage for op, (_, stage) in self.places.items() if self._reads(op))
+
+    def _reads(self, op: Op) -> bool:
+        used = [v for inner in op.walk() for v in inner.operands if isinstance(v.type, SharedType)]
+        return not isinstance(op, ops.SharedView) and any(buffer_of(v) in self.rings for v in used)
+
+
+def _stream(alloc: ops.LocalAllocOp, loop: ops.ForOp) -> Stream:
+    """Return what a copy that runs ahead needs."""
+    load = alloc.init.op if alloc.init is not None else None
+    assert isinstance(load, ops.LoadOp)
+    values = [v for v in (load.ptr, load.mask, load.other) if v is not None]
+    found = slice_of(values, loop)
+    if found is None:
+        require(False, load, "the address of a copy that runs ahead is not pure")
+        raise AssertionError
+    return Stream(load, alloc, *found)
+
+
+def _fill_late(loop: ops.ForOp) -> None:
+    """Move code that fills other shared memory for the loop behind the loop's first copies, which then overlap the
+    loads that it waits for."""
+    for op in list(_before(loop)):
+        if (
+            isinstance(op, ops.LocalAllocOp)
+            and op.init is not None
+            and isinstance(op.init.op, ops.LoadOp)
+        ):
+            family = _family(op)
+            users = {u for member in family for u in member.result.users()} - set(family)
+            if users and all(u.is_inside(loop) for u in users):
+                for member in family:
+                    member.move_before(loop)
+
+
+def _before(loop: ops.ForOp) -> list[Op]:
+    found: list[Op] = []
+    op = loop.prev
+    while op is not None:
+        found.append(op)
+        op = op.prev
+    return found[::-1]
+
+
+def _family(alloc: ops.LocalAllocOp) -> list[Op]:
+    """Return an allocation and its views outside of loops, in order."""
+    found: list[Op] = [alloc]
+    for op in found:
+        found += [
+            u
+            for u in op.result.users()
+            if isinstance(u, ops.LocalTransOp) and u.parent is alloc.parent
+        ]
+    return found
+
+
+def zero_of(elem: ElementType) -> Any:
+    """Return zero as constants of the type represent it."""
+    return 0.0 if elem.is_floating() else 0

@@ -1,0 +1,158 @@
+"""Plans loops that load through pointers: which copies run how far ahead, which MMAs run on or late (ops/schedule.py).
+
+Copies run `num_stages - 1` iterations ahead, or as far as buffers fit. An MMA of warpgroups that only accumulates may
+run on while the next iteration begins, and one at the end of a chain is shifted by an iteration (chains.py). They
+then read their buffers for one more iteration: a buffer is added for that, or the copies run one iteration less."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tessera import ops
+from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.provenance import buffer_of
+from tessera.analysis.scratch import scratch_bytes
+from tessera.ir import Builder, Module, Op, pass_
+from tessera.ir.applications import apply
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_loops.chains import overlapping, run_on, schedule_late
+from tessera.passes.gpu_loops.private import private_streams
+from tessera.passes.gpu_loops.streams import Stream, stream_of
+from tessera.passes.gpu_movement.memory_effects import waits_for_others
+
+# Registers of MMAs up to which the last MMA of a chain may be shifted by an iteration (tools/fit).
+CHAINED_REG32 = 208
+PING_PONG_REG32 = (
+    128  # registers of an iteration's results from which warpgroups play ping-pong (tools/fit)
+)
+WARPS = 4  # of a warpgroup
+PART_BITS = 256  # of K in one instruction of an MMA
+
+
+@pass_("schedule-loops")
+def schedule_loops(module: Module, facts: GpuFacts) -> None:
+    """Plan software pipelines: write the schedule of each loop whose tiles can be copied ahead.
+
+    Takes: GPU IR with layouts, as only whole vectors may be copied asynchronously; `num_stages` of module or loop.
+        Loops in which programs wait for others are left alone.
+    Gives: loops with `main_stage`; loads and the buffers that they fill with `stage`, `slots` and `signal`, through
+        private buffers of the threads where a loop has no MMAs; MMAs that run on with `pending`, or late with `stage`.
+    Needs: a GPU with `cp.async` (sm_80).
+    Raises: nothing.
+    Example: `ahead` of tests/filecheck/schedule-loops/copies.gir
+        for { load; local_alloc; local_load } → for { load {stage=0}; local_alloc {stage=0, slots=3}; local_load }
+    Compare: Triton `tritongpu-assign-latencies` and `tritongpu-schedule-loops`.
+    """
+    if not facts.has_cp_async:
+        return
+    default: int = module.attrs.get("num_stages", 1)
+    for func in module.body:
+        assert isinstance(func, ops.FuncOp)
+        loops = [op for op in func.walk() if isinstance(op, ops.ForOp) and op.main_stage is None]
+        loops = [op for op in loops if (op.num_stages or default) > 1]
+        axis = AxisAnalysis(func) if loops else None
+        for loop in loops:
+            assert axis is not None
+            wanted = loop.num_stages or default
+            if not _plan_private(loop, axis, facts, wanted):
+                _Plan(loop, axis, facts, wanted, module.attrs["num_warps"]).write()
+
+
+def _plan_private(loop: ops.ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int) -> bool:
+    """Plan copies to buffers that each thread keeps for itself. Return whether there are any."""
+    found = private_streams(loop, axis, facts, wanted)
+    if found is None or not apply("prefetch", loop):
+        return False
+    write_copies(loop, found.rings(axis, facts), found.slots - 1, found.slots, "thread")
+    return True
+
+
+def write_copies(
+    loop: ops.ForOp,
+    copied: Sequence[tuple[ops.LoadOp, ops.LocalAllocOp]],
+    ahead: int,
+    slots: int,
+    signal: str,
+) -> None:
+    """Write into the schedule that tiles are copied `ahead` iterations ahead to rings of `slots` buffers."""
+    loop.main_stage = ahead
+    for load, alloc in copied:
+        load.attrs["stage"] = alloc.attrs["stage"] = 0
+        alloc.attrs |= {"slots": slots, "signal": signal}
+
+
+@dataclass
+class _Plan:
+    """The schedule of one loop whose loads fill buffers that all threads read."""
+
+    loop: ops.ForOp
+    axis: AxisAnalysis
+    facts: GpuFacts
+    wanted: int
+    num_warps: int
+
+    def write(self) -> None:
+        loop, facts = self.loop, self.facts
+        if any(map(waits_for_others, loop.walk())):
+            return
+        streams = [
+            s for op in loop.body if (s := stream_of(op, loop, self.axis, facts)) is not None
+        ]
+        rings: set[Op] = {s.alloc for s in streams}
+        running, shifted = overlapping(loop, rings, CHAINED_REG32)
+        slots, lag = self._slots(streams, bool(running), bool(shifted))
+        if slots == 1 or not apply("software-pipeline", loop):
+            return
+        ahead = slots - 1 - lag
+        many = self.num_warps > WARPS
+        signal = "mbarrier" if shifted and lag and many else "cp.async"
+        write_copies(loop, [(s.load, s.alloc) for s in streams], ahead, slots, signal)
+        if shifted and lag:
+            schedule_late(loop, ahead, shifted, ping_pong_reg32=PING_PONG_REG32 if many else None)
+        elif running and lag:
+            run_on(loop, running)
+            self._copy_within(running[-1], streams)
+
+    def _slots(self, streams: list[Stream], running: bool, shifts: bool) -> tuple[int, bool]:
+        """Return the number of buffers: as many as are wanted and fit, or 1 if there is nothing to do; and whether
+        MMAs may run on, or be shifted by an iteration.
+
+        An MMA that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer CTAs
+        would then fit on an SM: in that case the copies run one iteration less ahead, or with three stages
+        the MMA waits."""
+        if not streams:
+            return 1, False
+        size = sum(s.bytes for s in streams)
+        total = self.facts.max_shared_bytes
+        fit, most = total // size, (total - self._beside(streams)) // size
+        slots = max(1, min(self.wanted, most))
+        if not (running or shifts) or slots < 2:
+            return slots, False
+        if slots + 1 <= most and fit // (slots + 1) == fit // slots:
+            return slots + 1, True
+        return slots, slots > (2 if shifts else 3)
+
+    def _beside(self, streams: list[Stream]) -> int:
+        """Return the bytes of shared memory that the loop needs besides its rings."""
+        rings: set[Op] = {s.alloc for s in streams}
+        roots = [buffer_of(v).op for op in self.loop.walk() for v in (*op.operands, *op.results)]
+        others = {op for op in roots if isinstance(op, ops.LocalAllocOp) and op not in rings}
+        walked = self.loop.walk()
+        scratch = max((scratch_bytes(op, self.num_warps, self.facts) for op in walked), default=0)
+        return sum(op.bytes for op in others) + scratch
+
+    def _copy_within(self, last: ops.WgmmaOp, streams: list[Stream]) -> None:
+        """Let copies be issued between two halves of the last MMA. The first half keeps the matrix unit busy during
+        the copies, and no copy waits for the MMA of the previous iteration. An operand read into registers is read
+        after the copies, while the MMA of the previous iteration runs."""
+        at: Op = last
+        if isinstance(last.left.op, ops.LocalLoadOp):
+            at = last.left.op
+        elif last.b.type.shape[0] * last.b.type.elem.storage_bits % (2 * PART_BITS) == 0:
+            first = last.clone()
+            first.part, first.asynchronous, first.pending = (0, 2), True, 0
+            last.part = (1, 2)
+            last.set_operand(2, Builder.before_op(last).emit(first))
+        at.attrs["position"] = 1
+        streams[0].load.attrs["position"] = 1

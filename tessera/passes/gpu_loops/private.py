@@ -1,0 +1,129 @@
+"""Finds loads of loops that only stream: each thread copies ahead to a buffer of its own, which takes no registers.
+
+    for i:                        for i {main_stage=2}:
+      %x = load %p, %mask           %t = load %p, %mask  {stage=0}
+      ... %x ...              →     %s = local_alloc %t  {stage=0, slots=3, signal='thread', private=True}
+                                    %x = local_load %s
+                                    ... %x ...
+
+A thread reads back only what it copied itself, so that no thread waits for another one. Shared memory holds the
+bytes in flight: enough to keep memory busy while the loop computes, without using registers.
+
+Loads must not move before stores that may write what they read. A loop with stores is left alone, unless its author
+asked for stages (`tl.range(num_stages=)`) and the stores use other arguments than the loads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.provenance import argument_of
+from tessera.dtypes import int1, pointer_type
+from tessera.ir import Builder, Effect, SharedType, TileType, Value
+from tessera.layout import LinearLayout
+from tessera.ops import ForOp, LoadOp, LocalAllocOp, LocalLoadOp, Matmul, StoreOp
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_layout.coalesce import access_width
+from tessera.passes.gpu_loops.streams import fastest_dimension, slice_of
+
+COPY_BYTES = 16  # by one thread: smaller copies cost more than they hide
+PROGRAMS = 2  # CTAs that must still fit on an SM
+
+
+@dataclass(frozen=True, slots=True)
+class Private:
+    """Loads that may be copied ahead to private buffers of the threads, and how many buffers of each fit."""
+
+    loads: list[LoadOp]
+    slots: int
+
+    def rings(self, axis: AxisAnalysis, facts: GpuFacts) -> list[tuple[LoadOp, LocalAllocOp]]:
+        """Put a buffer between each load and its users."""
+        return [(op, _through_buffer(op, axis, facts)) for op in self.loads]
+
+
+def private_streams(
+    loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int
+) -> Private | None:
+    """Return the loads of a loop that threads may copy ahead for themselves, into at most `wanted` buffers; None if
+    there are none, or no room for two."""
+    if not _is_simple(loop):
+        return None
+    written = {argument_of(op.ptr) for op in loop.body if isinstance(op, StoreOp)}
+    found = [
+        op
+        for op in loop.body
+        if isinstance(op, LoadOp)
+        and _no_alias(argument_of(op.ptr), written)
+        and _can_run_ahead(op, loop, axis, facts)
+    ]
+    size = sum(_bytes(op) for op in found)
+    slots = min(wanted, facts.max_shared_bytes // PROGRAMS // size) if found else 1
+    return Private(found, slots) if slots > 1 else None
+
+
+def _is_simple(loop: ForOp) -> bool:
+    """Whether a loop is one block without waits or matmuls that stores only if its author asked for stages."""
+    for op in loop.body:
+        if op.regions and any(isinstance(inner, ForOp | LoadOp | StoreOp) for inner in op.walk()):
+            return False
+        if isinstance(op, Matmul):
+            return False
+        changes = op.all_effects() & (Effect.WRITE | Effect.SYNC)
+        if changes and not (isinstance(op, StoreOp) and loop.num_stages):
+            return False
+    return True
+
+
+def _no_alias(base: Value | None, written: set[Value | None]) -> bool:
+    """Whether a load's argument is none of those written through, all of which are known."""
+    return not written or not (base is None or base in written or None in written)
+
+
+def _bytes(op: LoadOp) -> int:
+    t = op.result.type
+    size = t.elem.storage_bytes
+    for n in t.shape:
+        size *= n
+    return size
+
+
+def _can_run_ahead(op: LoadOp, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> bool:
+    """Whether each thread loads whole vectors that no other thread holds, from addresses that are known ahead."""
+    t = op.result.type
+    if op.volatile or not isinstance(t, TileType):
+        return False
+    layout: LinearLayout = t.layout
+    if not layout.is_bijective() or _vector(op, axis, facts) * t.elem.storage_bytes < COPY_BYTES:
+        return False
+    if t.elem is int1 or isinstance(t.elem, pointer_type):
+        return False
+    return slice_of([v for v in (op.ptr, op.mask, op.other) if v is not None], loop) is not None
+
+
+def _vector(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> int:
+    """Return the elements of one copy."""
+    layout: LinearLayout = op.result.type.layout
+    dim = fastest_dimension(layout)
+    rank = len(layout.shape)
+    along = layout.contiguity((dim, *[d for d in range(rank) if d != dim]))
+    return min(access_width(axis, op.ptr, op.mask, dim, facts.max_vector_bytes), along)
+
+
+def _through_buffer(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> LocalAllocOp:
+    """Put a private buffer of the threads between a load and its users; lanes are adjacent, a vector each."""
+    t = op.result.type
+    layout: LinearLayout = t.layout
+    bits = _vector(op, axis, facts).bit_length() - 1
+    registers = layout.columns("register")
+    columns = [
+        *registers[:bits], *layout.columns("lane"), *layout.columns("warp"), *registers[bits:],
+    ]  # fmt: skip
+    shared = SharedType(t.shape, t.elem, LinearLayout.packed(t.shape, {"offset": columns}))
+    after = Builder.after_op(op)
+    users = list(op.result.uses)
+    alloc = LocalAllocOp(op.result, results=[shared], names=[op.result.name], private=True)
+    found = after.emit(LocalLoadOp(after.emit(alloc), None, results=[t], names=[op.result.name]))
+    for user, number in users:
+        user.set_operand(number, found)
+    return alloc
