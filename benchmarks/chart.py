@@ -8,6 +8,10 @@ from collections.abc import Iterable, Sequence
 LEFT, RIGHT, STEP, TOP = 330, 860, 26, 44
 LOWEST, HIGHEST = 0.8, 20.0
 TICKS = (0.8, 1, 1.25, 1.5, 2, 3, 5, 10, 20)
+# On a page of the site those of its theme (tools/site/svg.py), else those behind the comma.
+INK = "var(--md-default-fg-color, #222)"
+FAINT = "var(--md-default-fg-color--lighter, #ddd)"
+GROUND = "var(--md-default-bg-color, white)"
 COLOURS = {"triton": "#1f77b4", "torch": "#d62728"}
 Group = tuple[str, Sequence[tuple[str, float]]]  # a title; rivals and ratios
 
@@ -19,7 +23,7 @@ def x_of(ratio: float) -> float:
     return LEFT + share * (RIGHT - LEFT)
 
 
-def text(x: float, y: float, words: str, anchor: str = "end", colour: str = "#444") -> str:
+def text(x: float, y: float, words: str, anchor: str = "end", colour: str = INK) -> str:
     return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" fill="{colour}">{words}</text>'
 
 
@@ -30,14 +34,14 @@ def drawn(groups: Iterable[Group]) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{RIGHT + 30}" height="{bottom + 24}" '
         'font-family="sans-serif" font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
+        f'<rect width="100%" height="100%" fill="{GROUND}"/>',
         text(LEFT, 16, "time of the rival divided by tessera's:", "start"),
         text(LEFT + 260, 16, "Triton", "start", COLOURS["triton"]),
         text(LEFT + 320, 16, "torch and its libraries", "start", COLOURS["torch"]),
     ]
     for tick in TICKS:
         x = x_of(tick)
-        colour = "#222" if tick == 1 else "#ddd"
+        colour = INK if tick == 1 else FAINT
         parts.append(
             f'<line x1="{x:.1f}" y1="{TOP - 12}" x2="{x:.1f}" y2="{bottom}" stroke="{colour}"/>'
         )

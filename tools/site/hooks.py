@@ -20,6 +20,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 from tools.site.operations import drawn
+from tools.site.svg import GROUND
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -109,12 +110,10 @@ def _with_picture(section: re.Match[str]) -> str:
 
 def _inlined(found: re.Match[str], page: str) -> str:
     path = DOCS / os.path.dirname(page) / found[2]
-    svg = re.sub(
-        r'<rect width="[^"]*" height="[^"]*" fill="var\(--md-default-bg[^/]*/>\n',
-        "",
-        path.read_text("utf-8"),
+    ground = re.compile(
+        rf'<rect width="[^"]*" height="[^"]*" fill="{re.escape(GROUND.partition(",")[0])}[^/]*/>'
     )
-    return _figure(svg, found[1])
+    return _figure(ground.sub("", path.read_text("utf-8")), found[1])
 
 
 def _figure(svg: str, alt: str = "") -> str:
