@@ -59,7 +59,7 @@ def cases(compiler: str) -> dict[str, Case]:
         ("vector add", "01", 0), ("softmax", "02", 0), ("layer norm", "05", 0), ("matmul 128x256x64", "03", 0),
         ("attention", "06", 1),
     ):  # fmt: skip
-        s = sources.example(number, compiler).specimens()[index]
+        s = sources.specimens(number, compiler)[index]
         wide = number == "03"
         constants = {**s.constants, **(WIDE if wide else {})}
         options = {"num_warps": 8, "num_stages": 3} if wide else s.options

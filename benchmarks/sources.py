@@ -26,6 +26,19 @@ def example(number: str, compiler: str = "tessera") -> Any:
     return load(path, compiler)
 
 
+def specimens(number: str, compiler: str = "tessera") -> list[Any]:
+    """How the kernels of an example are compiled, with those that `compiler` is to compile."""
+    common = importlib.import_module("common")
+    (path,) = (ROOT / "examples/checks").glob(f"{number}-*.py")
+    before = dict(common.loaded)
+    common.loaded[path.stem] = example(number, compiler)
+    try:
+        return common.load(path, f"{compiler}_checks_{number}").specimens()
+    finally:
+        common.loaded.clear()
+        common.loaded.update(before)
+
+
 def load(path: Path, compiler: str = "tessera") -> Any:
     """The module of a file, with `import tessera` meaning `compiler` ("tessera" or "triton")."""
     name = f"{compiler}_{path.stem.replace('-', '_')}"

@@ -23,34 +23,11 @@ def add(x: Any, y: Any, out: Any) -> None:
     add_kernel[lambda meta: (tessera.cdiv(n, meta["BLOCK"]),)](x, y, out, n, BLOCK=1024)
 
 
-def specimens() -> list[common.Specimen]:
-    signature = {"x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32"}
-    return [common.Specimen(add_kernel, signature, {"BLOCK": 1024})]
-
-
-def main(device: common.Device) -> list[common.Row]:
-    n = device.pick((1 << 23) - 7, (1 << 27) - 7)
-    x, y = device.normal(n), device.normal(n)
-    out = device.empty(n)
-    add(x, y, out)
-    expected = device.numpy(x) + device.numpy(y)
-    error = common.relative_error(device.numpy(out), expected)
-    other = device.empty(n)
-    if device.is_gpu:
-        import torch
-
-        reference = lambda: torch.add(x, y, out=other)  # noqa: E731
-    else:
-        import numpy as np
-
-        reference = lambda: np.add(x, y, out=other)  # noqa: E731
-    return [
-        common.Row(
-            "vector add", f"{n} fp32", error, 0.0, 12.0 * n, "GB/s",
-            device.time(lambda: add(x, y, out)), device.time(reference),
-        )
-    ]  # fmt: skip
-
-
 if __name__ == "__main__":
-    common.run(main)
+    device = common.choose_device("auto")  # tensors on a GPU if there is one, else arrays of NumPy
+    x, y, out = device.normal(100_000), device.normal(100_000), device.empty(100_000)
+    add(x, y, out)
+    print(
+        "largest error:",
+        common.relative_error(device.numpy(out), device.numpy(x) + device.numpy(y)),
+    )

@@ -81,34 +81,12 @@ class GroupedMatmul:
         )  # fmt: skip
 
 
-def specimens() -> list[common.Specimen]:
-    tables = dict.fromkeys(("a_addresses", "b_addresses", "c_addresses"), "*i64")
-    signature = {**tables, "sizes_ptr": "*i32", "groups": "i32"}
-    constants = {"DTYPE": tl.float16, "BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32}
-    return [common.Specimen(grouped_matmul_kernel, signature, constants)]
-
-
-def main(device: common.Device) -> list[common.Row]:
-    unit = device.pick(64, 512)
-    shapes = [(3, 4, 5), (1, 2, 8), (7, 3, 2), (4, 4, 4)]
-    sizes = [(m * unit - 1, n * unit, k * unit + 8) for m, n, k in shapes]
-    grouped = GroupedMatmul(device, sizes)
-    grouped.run()
-    error = max(
-        common.relative_error(
-            device.numpy(c), device.numpy(a).astype(np.float64) @ device.numpy(b).astype(np.float64)
-        )
-        for a, b, c in zip(grouped.a, grouped.b, grouped.c)
-    )
-    work = sum(2.0 * m * n * k for m, n, k in sizes)
-    return [
-        common.Row(
-            "grouped matmul", f"{len(sizes)} of {unit}x(1..8) {grouped.dtype}", error,
-            device.pick(1e-5, 2e-3), work, "GFLOP/s", device.time(grouped.run),
-            device.time(lambda: [a @ b for a, b in zip(grouped.a, grouped.b)]),
-        )
-    ]  # fmt: skip
-
-
 if __name__ == "__main__":
-    common.run(main)
+    device = common.choose_device("auto")  # tensors on a GPU if there is one, else arrays of NumPy
+    grouped = GroupedMatmul(device, [(100, 64, 72), (30, 128, 200)])  # (M, N, K) of each product
+    grouped.run()
+    for a, b, c in zip(grouped.a, grouped.b, grouped.c):
+        print(
+            "largest error:",
+            common.relative_error(device.numpy(c), device.numpy(a) @ device.numpy(b)),
+        )

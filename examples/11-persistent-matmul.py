@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import common
 import tessera
 import tessera.language as tl
@@ -78,19 +76,6 @@ def matmul(a: Any, b: Any, c: Any, programs: int) -> None:
     persistent_kernel[grid](*descriptors, m, n, k)
 
 
-def specimens() -> list[common.Specimen]:
-    found: list[common.Specimen] = []
-    for entry in CONFIGS[:3]:
-        m, n, k = (entry.kwargs[f"BLOCK_{x}"] for x in "MNK")
-        signature = {
-            "a_desc": f"tensordesc<fp16[{m}, {k}]>", "b_desc": f"tensordesc<fp16[{n}, {k}]>",
-            "c_desc": f"tensordesc<fp16[{m}, {n}]>", **dict.fromkeys(("M", "N", "K"), "i32"),
-        }  # fmt: skip
-        options = {"num_warps": entry.num_warps, "num_stages": entry.num_stages}
-        found.append(common.Specimen(persistent_kernel.fn, signature, entry.kwargs, options, (90,)))
-    return found
-
-
 def processors(device: common.Device) -> int:
     if not device.is_gpu:
         return 8
@@ -98,24 +83,13 @@ def processors(device: common.Device) -> int:
     return properties["multiprocessor_count"]
 
 
-def measure(device: common.Device, m: int, n: int, k: int) -> common.Row:
-    dtype = device.pick("float32", "float16")
-    a, b = device.normal(m, k, dtype=dtype), device.normal(n, k, dtype=dtype)
-    c = device.empty(m, n, dtype=dtype)
-    programs = processors(device)
-    matmul(a, b, c, programs)
-    expected = device.numpy(a).astype(np.float64) @ device.numpy(b).astype(np.float64).T
-    return common.Row(
-        "persistent matmul", f"{m}x{n}x{k} {dtype}", common.relative_error(device.numpy(c), expected),
-        device.pick(1e-5, 2e-3), 2.0 * m * n * k, "GFLOP/s",
-        device.time(lambda: matmul(a, b, c, programs)), device.time(lambda: a @ b.T),
-    )  # fmt: skip
-
-
-def main(device: common.Device) -> list[common.Row]:
-    size = device.pick(512, 4096)
-    return [measure(device, size, size, size), measure(device, size - 8, size + 8, size - 16)]
-
-
 if __name__ == "__main__":
-    common.run(main)
+    device = common.choose_device("auto")  # tensors on a GPU if there is one, else arrays of NumPy
+    dtype = device.pick("float32", "float16")
+    a, b = device.normal(512, 256, dtype=dtype), device.normal(384, 256, dtype=dtype)
+    c = device.empty(512, 384, dtype=dtype)
+    matmul(a, b, c, processors(device))  # b is stored by columns
+    print(
+        "largest error:",
+        common.relative_error(device.numpy(c), device.numpy(a) @ device.numpy(b).T),
+    )

@@ -1,7 +1,8 @@
 """What the examples share: where to run, timing, checks and the table of results.
 
-An example holds kernels, a `main(device) -> list[Row]` that runs them on real input and checks them against NumPy in
-float64, and `specimens()`, which says how each kernel is compiled ahead of time.
+An example holds kernels and their launches, and runs them once if it is run itself. The file of the same name in
+checks/ has a `main(device) -> list[Row]` that runs them on real input and checks them against NumPy in float64, and
+`specimens()`, which says how each kernel is compiled ahead of time.
 """
 
 from __future__ import annotations
@@ -12,9 +13,34 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+
+EXAMPLES = Path(__file__).resolve().parent
+# Examples by name, as `example` gives them; who has a module of an example that is to be taken puts it there.
+loaded: dict[str, Any] = {}
+
+
+def load(path: Path, name: str) -> ModuleType:
+    """The module of a file, whose name is no Python name."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def example(checks: str) -> Any:
+    """The example that a file of checks/ is about."""
+    path = EXAMPLES / Path(checks).name
+    if path.stem not in loaded:
+        loaded[path.stem] = load(path, "example_" + path.stem.replace("-", "_"))
+    return loaded[path.stem]
 
 
 @dataclass
@@ -176,12 +202,3 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rep", type=float, default=60.0, help="ms spent on timing each function")
     parser.add_argument("--only", default="", help="numbers of examples, e.g. 01,03")
     return parser.parse_args()
-
-
-def run(main: Callable[[Device], list[Row]]) -> None:
-    """Run one example as a program; exit status 1 if a result is wrong."""
-    args = parse_arguments()
-    device = choose_device(args.device, args.rep)
-    rows = main(device)
-    print_rows(device, rows)
-    sys.exit(0 if all(row.ok for row in rows) else 1)

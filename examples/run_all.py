@@ -7,7 +7,6 @@ Exit status 1 if a result is wrong or an example fails.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import time
 import traceback
@@ -23,15 +22,11 @@ import common  # noqa: E402
 
 
 def load(path: Path) -> ModuleType:
-    """The module of an example, whose file name is no Python name."""
-    name = "example_" + path.stem.replace("-", "_")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    """The checks of an example, with the names of the example beside their own."""
+    checks = common.load(HERE / "checks" / path.name, "checks_" + path.stem.replace("-", "_"))
+    for name, value in vars(common.example(path.name)).items():
+        vars(checks).setdefault(name, value)
+    return checks
 
 
 def example_files(only: str = "") -> list[Path]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +28,21 @@ every_example = pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 
 
 def test_all_are_there():
+    assert [path.name for path in sorted((EXAMPLES / "checks").glob("*.py"))] == [
+        p.name for p in FILES
+    ]
     assert [path.name[:2] for path in FILES] == [f"{n:02}" for n in range(1, 17)]
+
+
+@every_example
+def test_an_example_runs_by_itself(path: Path, capsys: pytest.CaptureFixture[str]):
+    if path.stem == "16-compiled-model":
+        pytest.importorskip("torch")
+    runpy.run_path(str(path), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert all(float(error) < 1e-2 for error in re.findall(r"largest \D*: (\S+)", shown))
+    assert shown and "False" not in shown
+    assert len(path.read_text("utf-8").partition("__main__")[2].splitlines()) <= 20
 
 
 @every_example
