@@ -29,9 +29,9 @@ from tessera.ops import (
 
 ALIGNMENT = 16  # bytes: the widest access of a thread
 LINE = 128  # bytes of one row over all banks
-GROUP_WARPS = 4  # of a warpgroup
+GROUP_WARPS = 4  # warps of a warpgroup
 STAGING_BYTES = 32 * 1024  # most bytes of staging buffers for the TMA unit
-SWIZZLE_ROWS = 8  # after which the pattern of a swizzle repeats
+SWIZZLE_ROWS = 8  # rows after which the pattern of a swizzle repeats
 MAX_CONVERSION_BYTES = 64 * 1024  # a larger tile goes through shared memory in several rounds
 
 
@@ -61,7 +61,7 @@ def scratch_bytes(op: Op, num_warps: int, facts: object = None) -> int:
     if isinstance(op, DotOp):
         return dot_area(op.a.type) + dot_area(op.b.type)
     if isinstance(op, DescriptorLoadOp):
-        return area(op.result.type.elem, op.result.type.numel) + ALIGNMENT  # and a barrier
+        return area(op.result.type.elem, op.result.type.numel) + ALIGNMENT  # for an mbarrier
     if isinstance(op, DescriptorStoreOp):
         how = staging(op, num_warps)
         return how.buffers * how.elements * op.value.type.elem.storage_bytes

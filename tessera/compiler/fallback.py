@@ -130,7 +130,8 @@ class Fallback:
             texts = tuple([text for _, text in self.dropped])
             metadata["remarks"] = (*metadata.get("remarks", ()), *texts)
             metadata["dropped_optimizations"] = tuple(self.dropped)
-            metadata["disable_optimizations"] = ",".join(sorted(self.off))  # of its variants, too
+            # Its fallback variants are compiled without these, too.
+            metadata["disable_optimizations"] = ",".join(sorted(self.off))
 
 
 def _summary(error: Exception) -> str:

@@ -104,7 +104,7 @@ class JITFunction(JITCallable, KernelInterface):
         # The name of the compiled symbol, from a specialisation.
         self.repr: Callable[[Any], str] = repr if repr is not None else lambda _: fn.__name__
         self.device_caches = DeviceCaches(self)
-        self._built = ""  # the key of their contents
+        self._built = ""  # the `cache_key` of the kernel when it was compiled last
         self._bind: Any = None
         self._fast: FastPath | None = None
         self._unhooked: FastPath | None = None  # for launches whose pre-run hooks have run
@@ -169,7 +169,7 @@ class JITFunction(JITCallable, KernelInterface):
         native = self._native or self._start_native()
         try:
             return MethodType(native, grid)  # binds like a partial, in three quarters of its time
-        except TypeError:  # None, which the launch reports
+        except TypeError:  # a grid of None binds to nothing; the launch reports it
             return partial(native, grid)
 
     def run(
@@ -361,7 +361,7 @@ class JITFunction(JITCallable, KernelInterface):
     # --- compilation -----------------------------------------------------------------------------------------
     def check_fit(self, *args: Any, grid: Any = None, warmup: bool = False, **kwargs: Any) -> None:
         checked = knobs.runtime.check or kwargs.get("debug", self.debug) == "check"
-        if self._interpret or checked:  # run on the host
+        if self._interpret or checked:  # on the host, which has no such limits
             return
         values, pairs, options = self.create_binder()(*args, **kwargs)
         target = driver.for_launch(pairs, values).get_current_target()

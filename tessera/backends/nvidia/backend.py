@@ -38,13 +38,14 @@ MIDDLE_END = "dce"
 _REGISTERED = (mbarrier, tensor, warp_roles, wgmma)  # imported for the lowerings it registers
 HANDOVER = re.compile(r"setmaxnreg[^;]*;")
 CTAS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
-TOO_FEW_REGISTERS = "Insufficient registers"  # for one instruction
-FEW_BYTES = 16  # of a thread's registers that may spill for another CTA (tools/fit)
+# What ptxas says where an instruction needs more registers than a thread has.
+TOO_FEW_REGISTERS = "Insufficient registers"
+FEW_BYTES = 16  # bytes of registers that each thread may spill for the sake of another CTA on the SM (tools/fit)
 # The share of the registers that ptxas takes without a limit; with this many it mostly spills nothing (tools/fit).
 NEARLY = 0.85
 OLDEST = 80  # the first compute capability, times ten, that is supported
-MAP_BYTES = 128  # of a CUtensorMap
-PTX_ISA = 86  # which has the emitted instructions; newer assemblers read it
+MAP_BYTES = 128  # bytes of a CUtensorMap
+PTX_ISA = 86  # has all instructions that are emitted; newer assemblers read it
 
 
 class NvidiaBackend(Backend):
@@ -64,7 +65,8 @@ class NvidiaBackend(Backend):
     def parse_options(self, options: Mapping[str, object]) -> Options:
         defaults: dict[str, Any] = {
             "backend_name": self.name,
-            "supported_fp8_dtypes": tuple(sorted(t.name for t in FP8)),  # most by software
+            # Software converts most of them.
+            "supported_fp8_dtypes": tuple(sorted(t.name for t in FP8)),
             "deprecated_fp8_dot_operand_dtypes": ("fp8e4b15",) if self.capability >= 90 else (),
             "default_dot_input_precision": "tf32",
             "max_num_imprecise_acc_default": 2**30 if self.capability == 90 else 0,
@@ -262,7 +264,7 @@ def raise_occupancy(
         return done
     try:
         found = again(with_ctas(ptx, threads, ctas + 1))
-    except PTXASError:  # for lack of registers
+    except PTXASError:  # there are too few registers for one more CTA
         return done
     return done if found.spill_stores > FEW_BYTES or found.warnings else found
 

@@ -63,12 +63,13 @@ def classify(d: Head, o: Object, mode: i64, cursor: Cursor) -> bool:
         if rule != Mode.DEFAULT:
             cursor.key[0] &= -2  # only the default rules use alignment
         return True
-    return unlike(d, o, mode, cursor)
+    return other_scalar(d, o, mode, cursor)
 
 
 @native
-def unlike(d: Head, o: Object, mode: i64, cursor: Cursor) -> bool:
-    """Classify a scalar of NumPy, whose float64 is a float."""
+def other_scalar(d: Head, o: Object, mode: i64, cursor: Cursor) -> bool:
+    """Classify a number of another type than Python's own: a scalar of NumPy counts as the Python number that it holds,
+    an object of a subclass of float as a float."""
     plain = number(d, o)
     if plain is not None:
         known = classify(d, plain, mode, cursor)

@@ -40,7 +40,8 @@ class Mbarriers:
     def __init__(self, m: Machine) -> None:
         self.m = m
         self.states: dict[int, list[int]] = {}
-        self.waiting: dict[int, set[tuple[int, int]]] = {}  # of a warp: (address, parity)
+        # By warp: (address, parity) of the mbarriers that it waits for.
+        self.waiting: dict[int, set[tuple[int, int]]] = {}
 
     def init(self, bar: Lanes, count: int, mask: Lanes) -> None:
         for t in np.nonzero(mask)[0]:

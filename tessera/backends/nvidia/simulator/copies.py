@@ -326,9 +326,9 @@ class Mmas:
     def __init__(self, m: Machine) -> None:
         self.m = m
         self.begun = np.zeros(m.warps, np.int64)
-        # How many had begun when a group ended.
+        # How many MMAs each warp had begun when each of its groups ended.
         self.ends: list[list[int]] = [[] for _ in range(m.warps)]
-        self.running: dict[int, Mma] = {}  # by number
+        self.running: dict[int, Mma] = {}  # by the number that marks its registers
         self.number = FIRST
 
     def start(
@@ -394,7 +394,7 @@ class Mmas:
     def settled(self, acc: list[np.ndarray], lanes: np.ndarray) -> list[np.ndarray]:
         """Replace registers of some warps that belong to finished MMAs by the results."""
         values = np.stack(acc)
-        marks = values[:, ::32]  # of a warp all the same
+        marks = values[:, ::32]  # all lanes of a warp hold the same mark
         marks = marks.view(np.uint32) if marks.dtype == np.float32 else marks.astype(np.uint32)
         marked = marks >> np.uint32(20) == MARK
         numbers = (marks >> np.uint32(9) & np.uint32(0x7FF)).astype(np.int64)

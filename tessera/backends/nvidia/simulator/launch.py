@@ -19,9 +19,10 @@ from tessera.backends.nvidia.simulator.memory import Global
 from tessera.backends.nvidia.simulator.program import program_of
 from tessera.backends.nvidia.simulator.text import full
 from tessera.config import knobs
+from tessera.dtypes import FLOATS
 from tessera.errors import InvalidOption
 
-SCALARS = {"fp32": "float", "fp64": "double", "fp16": "half", "bf16": "bfloat"}
+SCALARS = {t.short: t.llvm for t in FLOATS if t.is_standard_floating()}
 LATENCIES = ("eager", "late", "random")
 
 
