@@ -73,7 +73,9 @@ class Tree:
     def leave(self) -> None:
         """Take the tree's modules away, so that the other one's are imported."""
         for name, module in list(sys.modules.items()):
-            own = str(getattr(module, "__file__", None) or "").startswith(f"{self.root}/")
+            file = str(getattr(module, "__file__", None) or "")
+            # Its environment may lie in the tree, as `make` puts it.
+            own = file.startswith(f"{self.root}/") and "site-packages" not in file
             if own or name.split(".")[0] == "tessera":
                 self.modules[name] = sys.modules.pop(name)
 
