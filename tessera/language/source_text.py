@@ -15,7 +15,7 @@ from typing import Any
 
 from tessera.errors import SourceNotFound
 
-PARSE_TRIES = 100
+PARSE_TRIES = 100  # more than enough for another thread's parsing to end, see `parse`
 _parsing = threading.RLock()
 
 

@@ -20,7 +20,7 @@ from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import PIPELINE, fuse_loops
 from tessera.ir import Module, PassManager, Value, parse_module, print_module
 
-WIDTH = 128
+WIDTH = 128  # columns of the example's matrices
 HOPPER = GPUTarget("cuda", 90, 32)
 TARGET = machine_of(HOPPER)
 SHOWN = 36  # instructions

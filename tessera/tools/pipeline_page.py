@@ -195,7 +195,7 @@ SIGNATURE = {
 }
 TILE = {"BM": 128, "BN": 128, "BK": 64}
 OPTIONS = {"num_warps": 8, "num_stages": 3}
-WIDTH = 150
+WIDTH = 150  # characters of a line of IR on the page
 CONTEXT = 1  # unchanged lines shown beside changed ones
 MOST_GONE, MOST_NEW = 4, 60  # lines of one run that are shown
 CHECK = "synchronized"  # runs only if it is asked for, and changes nothing

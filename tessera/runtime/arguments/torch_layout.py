@@ -44,7 +44,7 @@ ITEM_TYPES = (
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
     "float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64",
 )  # fmt: skip
-MOST_CODES = 256
+MOST_CODES = 256  # codes of torch's dtypes that are looked up
 
 
 class Layout:

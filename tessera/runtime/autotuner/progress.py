@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Self
 
-WIDTH = 24
+WIDTH = 24  # characters of the bar
 DELAY = 0.5  # seconds before anything is shown
 
 

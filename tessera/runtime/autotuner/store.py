@@ -20,7 +20,7 @@ from tessera.errors import TesseraError
 from tessera.runtime.benchmark import device_name
 from tessera.runtime.cache.disk import disk_cache
 
-FORMAT = 2
+FORMAT = 2  # the version of the files: those of other versions are not read
 LONGEST_NAME = 50  # of a kernel in the name of its file, so that the name stays below 200 bytes
 Times = dict[str, list[float]]
 

@@ -40,7 +40,7 @@ Part: TypeAlias = "bytes | Json"
 Entry: TypeAlias = "dict[str, Any]"
 
 MAGIC = b"TESSERA1"
-DIGEST_BYTES = 32
+DIGEST_BYTES = 32  # of SHA-256
 HEAD_BYTES = len(MAGIC) + DIGEST_BYTES + 8
 SUFFIX = ".tsr"
 

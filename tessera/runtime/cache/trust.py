@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tessera.config import knobs
 
-ROOT = 0
+ROOT = 0  # the user id of the superuser
 
 
 def me() -> int | None:

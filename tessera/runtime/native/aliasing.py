@@ -8,7 +8,7 @@ from tessera.runtime.native import cpython as c
 from tessera.runtime.native.cpython import Object
 from tessera.runtime.native.structures import Head
 
-IN_DOUBT = -(1 << 63)
+IN_DOUBT = -(1 << 63)  # the sign bit of a word of relations
 
 
 @native(attributes="alwaysinline")

@@ -32,8 +32,8 @@ from tessera.runtime.native.structures import (
 )
 from tessera.utilities import number
 
-METH_NOARGS = 0x04
-MOST_TYPES = 64
+METH_NOARGS = 0x04  # CPython's flag of a method without arguments
+MOST_TYPES = 64  # types of arrays that native code learns; others go through Python
 # Element type as an array library gives it → ours, which is never freed.
 _ELEMENTS: dict[object, dtype] = {}
 

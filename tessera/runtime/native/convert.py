@@ -21,7 +21,7 @@ from tessera.runtime.native import cpython as c
 from tessera.runtime.native.cpython import Object
 from tessera.runtime.native.structures import Converter, Kind
 
-HALF_INFINITY = 31744
+HALF_INFINITY = 31744  # the bits of infinity in fp16: 0x7C00
 DEVICE_POINTER = 3  # CU_POINTER_ATTRIBUTE_DEVICE_POINTER
 SUCCESS, INVALID_VALUE = 0, 1  # CUresult
 

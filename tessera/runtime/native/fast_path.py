@@ -50,7 +50,7 @@ from tessera.runtime.native.structures import (
 from tessera.runtime.native.tensor_maps import TensorMaps
 from tessera.utilities import number
 
-METH_FASTCALL_KEYWORDS = 0x82
+METH_FASTCALL_KEYWORDS = 0x82  # METH_FASTCALL | METH_KEYWORDS of CPython
 MOST_ENTRIES = 4096  # of a kernel function; further specialisations launch through Python
 TORCH = sys.intern("torch")
 # Compile-time values of these types are compared by identity, so they must neither change nor be made anew.

@@ -40,7 +40,7 @@ from tessera.runtime.native.structures import Kind
 from tessera.runtime.native.structures import Launcher as LauncherFields
 
 Launcher = Callable[..., int]
-METH_FASTCALL = 0x80
+METH_FASTCALL = 0x80  # CPython's flag of a function that takes a C array of arguments
 HERE = "tessera.runtime.native"
 FUNCTIONS = {
     "launch": f"{HERE}.call", "fast_launch": f"{HERE}.repeat", "fast_hash": f"{HERE}.find",

@@ -21,7 +21,7 @@ from tessera.runtime.native.launcher import hash_words
 from tessera.runtime.native.structures import MAP_BUCKETS, MAP_BYTES, MapEntry
 from tessera.runtime.native.structures import Maps as MapTable
 
-MAP_ALIGNMENT = 64
+MAP_ALIGNMENT = 64  # bytes, of a CUtensorMap
 MOST_MAPS = 4096  # kept; a further one clears the cache
 # CUtensorMapDataType by the name of the element type
 KINDS = {
@@ -29,10 +29,10 @@ KINDS = {
     "fp16": 6, "fp32": 7, "fp64": 8, "bf16": 9,
 }  # fmt: skip
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
-PROMOTE_256_BYTES = 3
-FILL_NAN = 1
+PROMOTE_256_BYTES = 3  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+FILL_NAN = 1  # CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA
 UNUSED_STRIDE = 16  # elements: of a dimension of extent 1, where any multiple of 16 bytes is valid
-WORD = (1 << 64) - 1
+WORD = (1 << 64) - 1  # a mask of 64 bits
 Word = tuple[str, int]
 
 
