@@ -21,7 +21,7 @@ import record
 from record import Results, Row
 
 BELOW = 0.97  # rows under this ratio are listed as slower
-TEXTS = ("README.md", "docs/performance.md", "docs/performance/*.md")
+TEXTS = ("README.md", "docs/performance.md", "docs/performance/*.md", "docs/language/accuracy.md")
 RIVALS = {"triton": "Triton", "torch": "torch", "compiled": "torch.compile", "numba": "numba"}
 SUMMED = ("triton", "torch", "compiled")  # rivals with a column of the summary
 MEMORY_BOUND = ("vector add", "dropout", "softmax", "layer norm", "RMS norm", "cross entropy")
@@ -67,7 +67,8 @@ def origin(*names: str) -> str:
     commits = {f"commit {results(name).commit} ({results(name).date})": None for name in names}
     machine = found.machine.get("device") or found.machine.get("processor", "")
     shown = [f"{name} {v}" for name, v in found.versions.items() if name in RIVALS]
-    return f"{machine}; {', '.join(shown)}; {', '.join(commits)}; `{found.command}`."
+    parts = [machine, ", ".join(shown), ", ".join(commits), f"`{found.command}`"]
+    return f"{'; '.join(filter(None, parts))}."
 
 
 def gpu_table(rows: list[Row]) -> list[str]:
@@ -80,6 +81,19 @@ def gpu_table(rows: list[Row]) -> list[str]:
         for row in rows
     ]  # fmt: skip
     return [origin("gpu"), "", *table([*columns, "vs Triton", "vs torch"], lines)]
+
+
+def accuracy_table() -> list[str]:
+    """A line for each function, with the largest error in ulp of each dtype on each device."""
+    by_name: dict[str, dict[str, Row]] = {}
+    for row in results("accuracy").rows:
+        by_name.setdefault(row.name, {})[row.dtype] = row
+    lines = [
+        [name, *(f"{r[t].deviations[d]:.2f}" for t in ("fp32", "fp64") for d in ("cpu", "simt"))]
+        for name, r in by_name.items()
+    ]
+    columns = ["function", "fp32 CPU", "fp32 GPU", "fp64 CPU", "fp64 GPU"]
+    return [origin("accuracy"), "", *table(columns, lines)]
 
 
 def launch_table() -> list[str]:
@@ -282,6 +296,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "summary": summary,
     "slower": slower,
     "headline": headline,
+    "accuracy": accuracy_table,
     "launch": launch_table,
     "compile": compile_table,
     "graph-fused": fused_table,

@@ -12,7 +12,7 @@ from typing import Any
 import tessera.language as tl
 from tessera.language.values import DESCRIPTOR_METHODS, METHODS
 from tessera.tools.error_catalogue import catalogue
-from tessera.tools.language_examples import ACCURACY, HELPERS, SETUP, parsed
+from tessera.tools.language_examples import HELPERS, SETUP, parsed
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Program model and creation": (
@@ -113,17 +113,6 @@ def libdevice() -> list[str]:
     return lines
 
 
-def accuracy() -> list[str]:
-    """Return a table of measured errors."""
-    lines = [
-        "Largest measured error in ulp. Names without `tl.` are those of `tl.extra.libdevice`; `tl.exp` in fp32 is",
-        "quick: on GPUs its error grows with |x|. GPU code was measured in a simulator whose hardware functions are",
-        "exact: `ex2.approx`, `rsqrt.approx` and their like add up to 2 ulp in fp32.", "",
-        "| function | fp32 CPU | fp32 GPU | fp64 CPU | fp64 GPU |", "|---|---|---|---|---|",
-    ]  # fmt: skip
-    return lines + ["| " + " | ".join(row.split()) + " |" for row in ACCURACY.splitlines()]
-
-
 def page_of(title: str) -> str:
     """Return the file name of a section, without `.md`."""
     return title.lower().replace(" ", "-")
@@ -177,6 +166,5 @@ def render() -> dict[str, str]:
         lines = [f"# {title}", "", *contents(names)]
         lines += ["How to read the examples: [the language](README.md).", ""]
         pages[page_of(title)] = lines + [line for name in names for line in entry(name)]
-    pages["accuracy"] = ["# Accuracy", "", *accuracy(), ""]
     pages["libdevice"] = ["# libdevice", "", *parts(tl.extra.libdevice), *libdevice(), ""]
     return {page: "\n".join(lines) for page, lines in pages.items()}

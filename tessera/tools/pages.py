@@ -20,7 +20,8 @@ PAGES = {  # by page: the module whose `render()` gives its text, or the texts o
     "optimizations": "tessera.tools.optimization_reference",
     "pipeline": "tessera.tools.pipeline_page",
 }
-WRITTEN = {"language/basics.md"}  # pages by hand in folders of generated ones
+# Pages in folders of generated ones that are written by hand, or by benchmarks/tables.py.
+WRITTEN = {"language/accuracy.md", "language/basics.md"}
 
 
 def render(name: str) -> dict[str, str]:

@@ -69,7 +69,7 @@ def test_a_file_says_what_was_measured(path: Path) -> None:
     keys = [row.key for row in results.rows]
     assert len(keys) == len(set(keys)) > 0
     for row in results.rows:
-        assert row.ratios, row.key
+        assert row.ratios or row.deviations, row.key
         for rival, value in row.ratios.items():
             if rival in row.times:  # a median of ratios is not quite the ratio of medians
                 assert row.times[rival] / row.times["tessera"] == pytest.approx(value, rel=0.05)
