@@ -1,6 +1,7 @@
 """tessera is a tile language and compiler for GPU and CPU kernels, API-compatible with Triton."""
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from tessera import language, runtime
 from tessera.compiler import CompilationError
@@ -24,6 +25,9 @@ from tessera.runtime.autotuner import heuristics  # fmt: skip
 from tessera.runtime.drivers.allocation import set_allocator
 from tessera.utilities import cdiv, next_power_of_2
 
+if TYPE_CHECKING:
+    from tessera.profiler import profile as profile
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -40,4 +44,6 @@ _LATER = ("knobs", "testing", "tools")  # imported when they are first named
 def __getattr__(name: str) -> object:
     if name in _LATER:
         return import_module(f"tessera.{name}")
+    if name == "profile":
+        return import_module("tessera.profiler").profile
     raise AttributeError(f"module 'tessera' has no attribute {name!r}")

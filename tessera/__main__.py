@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from tessera.compat.run import run
-from tessera.tools import explain, widths
+from tessera.tools import explain, profile, widths
 from tessera.tools.bisect import bisect
 from tessera.tools.cli import cache, tune
 from tessera.tools.opt import opt
@@ -18,6 +18,7 @@ usage: python -m tessera run SCRIPT [ARGS...]
        python -m tessera bisect [--repeat N] [--timeout S] SCRIPT [ARGS...]
        python -m tessera tune --show | --export FILE | --import FILE
        python -m tessera explain [--target sm_90] [--json FILE] [--html FILE] SCRIPT[:KERNEL] [ARGS...]
+       python -m tessera profile [--trace FILE] [--counts] SCRIPT [ARGS...]
        python -m tessera widths [--target sm_90] SCRIPT [ARGS...]
        python -m tessera opt [--passes NAMES] [--target sm_90] [--disable NAMES] FILE
 
@@ -25,6 +26,7 @@ run    runs a program in which `import triton` means tessera
 cache  compiled kernels on disk: size, removal, transfer to other machines
 bisect finds the application of an optimisation that makes a program wrong
 explain tells for each line of a program's kernels what it moves, computes and costs, and what bounds them
+profile shows the time of each kernel and scope of a program
 widths tells how wide each load and store of a program's kernels is, and why it is no wider
 tune   autotuning results: the best configs, a lockfile to share
 opt    runs passes on IR (.tir, .gir) and prints the result
@@ -34,6 +36,7 @@ HELP = ("-h", "--help", "help")
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run": run, "cache": cache, "tune": tune, "bisect": lambda args: bisect(args, run),
     "explain": lambda args: explain.command(args, run),
+    "profile": lambda args: profile.command(args, run),
     "opt": opt, "widths": lambda args: widths.command(args, run),
 }  # fmt: skip
 

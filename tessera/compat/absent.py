@@ -65,15 +65,13 @@ REASONS: dict[str, tuple[str, str]] = {
     "triton.tools.link": ("no C sources are written ahead of time", "triton.compile"),
     "triton.experimental.gluon": ("layouts are the compiler's business here", "triton.jit with triton.language"),
     "triton.ops": ("left Triton with release 3.0", "the kernels under examples/"),
-    "triton.profiler": (
-        "proton is a profiler of its own", "triton.testing.do_bench, or torch.profiler, which shows kernels by name"
-    ),
+    "triton.profiler.language": ("kernels need no records in their source", "triton.profiler.scope around launches"),
     "triton.testing.cuda_memcheck": (
         "the tool is started around a program", "compute-sanitizer python script.py"
     ),
-    "triton.testing.do_bench_proton": ("proton is a profiler of its own", "triton.testing.do_bench"),
+    "triton.testing.do_bench_proton": ("one timer is enough", "triton.testing.do_bench"),
     "triton.testing.do_bench_cudagraph_proton": (
-        "proton is a profiler of its own", "triton.testing.do_bench_cudagraph"
+        "one timer is enough", "triton.testing.do_bench_cudagraph"
     ),
     "triton.fb": ("of one company's build of Triton", "triton"),
     "triton._C.libtriton.passes": ("there is no C extension", "tessera.passes"),

@@ -425,6 +425,9 @@ class Cpu(Group):
         doc="native, generic, avx2, avx512, amx or an LLVM CPU name; None: native",
         key=True,
     )
+    perf_map = BoolKnob(
+        False, "TESSERA_PERF_MAP", doc="tell `perf` the names of kernels, in /tmp/perf-PID.map"
+    )
     hide = StrKnob(
         "",
         "TESSERA_CPU_HIDE",

@@ -12,14 +12,14 @@ from typing import Any, cast
 import numpy as np
 
 from tessera.dtypes import pointer_type
-from tessera.interp import arith, effects, roles, tile
+from tessera.interp import arith, effects, roles, stepping, tile
 from tessera.interp.machine import EVALUATORS, Machine, evaluate, kernel_of, run_program
 from tessera.interp.memory import Memory
 from tessera.interp.numerics import settle
 from tessera.interp.races import Races, may_race
 from tessera.interp.reports import failure, from_words
 from tessera.ir import Module
-from tessera.ops.memory import UNKNOWN_EXTENT
+from tessera.ops.memory import UNKNOWN_EXTENT, BreakpointOp
 
 __all__ = [
     "EVALUATORS", "Machine", "Memory", "address_of", "evaluate", "extents_of", "failure", "from_words", "run",
@@ -89,6 +89,8 @@ def run(module: Module, grid: Sequence[int], args: Sequence[object]) -> None:
         memory.races = Races(memory.extents)
     gx, gy, gz = (*grid, 1, 1, 1)[:3]
     machine = Machine(module, memory, (gx, gy, gz))
+    if stepping.wanted() and any(isinstance(op, BreakpointOp) for op in module.walk()):
+        machine.stepper = stepping.Stepper()
     with np.errstate(all="ignore"):
         machine.compute_uniform(kernel, values)
     for z in range(gz):

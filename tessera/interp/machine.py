@@ -72,6 +72,7 @@ class Machine:
     groups: list[list[Callable[[], None]]] = field(default_factory=list[list[Callable[[], None]]])
     open_group: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     barriers: Any = None  # mbarriers of tensor copies: made by the first op that needs them
+    stepper: Any = None  # the debugger of a kernel with breakpoints
 
     def run_block(self, block: Block, args: Sequence[object]) -> list[Any]:
         """Execute a block, and return the operand values of its terminator."""
@@ -81,13 +82,20 @@ class Machine:
         values = self.values
         values.update(zip(plan.args, args, strict=True))
         op: Op | None = None
+        stepper = self.stepper
+        if stepper is not None:
+            stepper.enter(plan.args, args)
         try:
             for evaluator, op, operands, results in plan.steps:
+                if stepper is not None:
+                    stepper.line(op)
                 result = evaluator(self, op, *[values[v] for v in operands])
                 if len(results) == 1:
                     values[results[0]] = result
                 elif results:
                     values.update(zip(results, result, strict=True))
+                if stepper is not None:
+                    stepper.define(results, [values[v] for v in results])
         except TesseraError as e:
             raise self._placed(e, op.loc if op is not None else None) from None
         return [values[v] for v in plan.out]

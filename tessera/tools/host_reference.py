@@ -29,7 +29,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "tools.tensor_descriptor.TensorDescriptor", "tools.ragged_tma.create_ragged_descriptor", "reinterpret",
         "TensorWrapper", "MockTensor", "set_allocator",
     ),
-    "Why a kernel takes its time": ("JITFunction.explain",),
+    "Why a kernel takes its time": ("JITFunction.explain", "profile"),
     "Compiling in the background": ("AsyncCompileMode", "FutureKernel"),
     "Testing and timing": ("testing.assert_close", "testing.do_bench", "testing.perf_report"),
 }  # fmt: skip

@@ -19,7 +19,6 @@ ABSENT = {
     "triton.language.extra.cuda.experimental_device_tensormap_create1d": "superseded by tensor descriptors",
     "triton.language.extra.cuda.experimental_device_tensormap_create2d": "superseded by tensor descriptors",
     "triton.language.extra.tlx": "an extension of one vendor",
-    "triton.profiler": "proton is a program of its own",
     "triton.runtime.cache._base64": "the older encoding; torch asks for _base32 first",
     "triton.runtime.errors.IntelGPUError": "no Intel back end",
     "triton.runtime.jit.create_specialize_impl": "the older of two ways; native_specialize_impl is there",

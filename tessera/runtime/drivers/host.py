@@ -24,6 +24,7 @@ from tessera.runtime.arguments.dlpack import on_cuda, speaks_dlpack
 from tessera.runtime.arguments.tensors import is_numpy
 from tessera.runtime.drivers.base import Driver, refuse_foreign
 from tessera.runtime.drivers.checked import checked_launcher, hosted
+from tessera.runtime.drivers.perf_map import note_symbol
 from tessera.runtime.native.fast_path import Start
 from tessera.runtime.native.launcher import make_launcher
 from tessera.utilities import number
@@ -44,6 +45,8 @@ class CpuDriver(Driver):
             raise NoDeviceError(f"this machine cannot run code for {arch}: it lacks {missing}")
         code = link_object(kernel.asm["object"], [kernel.name])
         function = code[kernel.name]
+        if knobs.cpu.perf_map:
+            note_symbol(kernel.name, function, kernel.asm["object"])
         native = make_launcher(kernel.metadata.args, "cpu")
         scratch = getattr(kernel.metadata, "scratch_bytes", 0)
 

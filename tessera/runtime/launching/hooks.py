@@ -31,6 +31,13 @@ class JitFunctionInfo(NamedTuple):
 def around(kernel: CompiledKernel) -> tuple[Callable[..., Any], Callable[[Any], None]]:
     """Wrap the launch hooks for native code: (grid, stream, values) → metadata before, metadata after a launch."""
     before, after = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    if len(before.calls) == len(after.calls) == 1:
+        short = getattr(
+            before.calls[0], "around", None
+        )  # of a hook that needs no metadata for this kernel
+        found = short(kernel) if short is not None else None
+        if found is not None:
+            return found
 
     def enter(gx: int, gy: int, gz: int, stream: int, *values: object) -> Any:
         metadata = kernel.launch_metadata((gx, gy, gz), stream, *values)

@@ -1,0 +1,259 @@
+"""Profiles programs (rank 8): the time of each launch, by scope and kernel (docs/profiling.md)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tessera.compiler.kernel import CompiledKernel, LazyDict
+from tessera.config import knobs
+from tessera.config.types import HookChain
+from tessera.errors import TesseraError
+from tessera.profiler import output
+from tessera.profiler.records import Launch, Node, Scope, tree
+from tessera.runtime.cuda import driver_api as cuda
+
+__all__ = ["Launch", "Scope", "profile"]
+
+Raw = tuple[CompiledKernel, tuple[int, ...], int, int, Any, tuple[str, ...], LazyDict]
+
+
+class profile:
+    """Records the launches of a program: `with tessera.profile() as p: …; print(p)`.
+
+    On a GPU each launch is timed by a pair of CUDA events on its stream, on a CPU by the host's clock.
+    `p.scope("name")`, or `tessera.profile.scope("name")` anywhere in the program, names a part of it; scopes nest, and
+    take metrics as keyword arguments. What a kernel declares by `jit(launch_metadata=…)` (`bytes`, `flops`, `flops16`,
+    `name`, …) gives rates. `counts=True` takes bytes and operations from `explain` for kernels that declare none, for
+    the first launch of each kernel and grid. Where torch's profiler runs, it sees CPU kernels by name.
+
+    `print(p)` shows the tree; `p.launches` and `p.scopes` hold the records; `p.save("trace.json")` writes a trace for
+    ui.perfetto.dev or chrome://tracing, `p.save("name.hatchet")` what proton's viewer reads. Without a profile launches
+    cost nothing more. It raises TesseraError if it is entered twice.
+
+    Example:
+        >>> with tessera.profile() as p, p.scope("twice", items=2):
+        ...     for _ in range(2):
+        ...         _ = double[(1,)](np.ones(8, np.float32), 8, BLOCK=8)
+        >>> [(x.kernel, x.scopes, x.seconds > 0) for x in p.launches]
+        [('double', ('twice',), True), ('double', ('twice',), True)]
+    """
+
+    _open: tuple[str, ...] = ()  # names of the scopes that the program is in
+    _running: tuple[profile, ...] = ()
+
+    def __init__(self, counts: bool = False) -> None:
+        self.counts = counts
+        self.launches: list[Launch] = []
+        self.scopes: list[Scope] = []
+        self._raw: list[Raw] = []
+        self._begun: dict[int, tuple[int, Any, Any]] = {}  # by metadata: several threads may launch
+        self._hooks: tuple[Before, Callable[[LazyDict], None]] | None = None
+        self._origin = time.perf_counter_ns()
+        self._spare: list[int] = []  # CUDA events
+        self._counted: dict[Any, dict[str, float]] = {}
+
+    # --- what is recorded -----------------------------------------------------------------------------------
+    def __enter__(self) -> Self:
+        if self in profile._running:
+            raise TesseraError(
+                "this profile is running already", help="make another one: tessera.profile()"
+            )
+        profile._running = (*profile._running, self)
+        runtime = knobs.runtime
+        # Chains are assigned, not changed in place: native launches notice.
+        before, after = runtime.launch_enter_hook.calls, runtime.launch_exit_hook.calls
+        self._hooks = Before(self), self._leave
+        runtime.launch_enter_hook = HookChain(calls=(*before, self._hooks[0]))
+        runtime.launch_exit_hook = HookChain(reverse=True, calls=(*after, self._hooks[1]))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:  # fmt: skip
+        profile._running = tuple(p for p in profile._running if p is not self)
+        runtime = knobs.runtime
+        before, after = runtime.launch_enter_hook.calls, runtime.launch_exit_hook.calls
+        own = self._hooks or ()
+        runtime.launch_enter_hook = HookChain(calls=tuple(x for x in before if x not in own))
+        runtime.launch_exit_hook = HookChain(
+            reverse=True, calls=tuple(x for x in after if x not in own)
+        )
+        self.finish()
+
+    def around(
+        self, kernel: CompiledKernel
+    ) -> tuple[Callable[..., Any], Callable[[Any], None]] | None:
+        """Return the hooks of a kernel's native launches; None if they need the launch's metadata, or torch's scope."""
+        declares = getattr(getattr(kernel.src, "fn", None), "launch_metadata", None)
+        if declares is not None or self.counts or kernel.target.backend not in ("cpu", "cuda"):
+            return None
+        clock, append = time.perf_counter_ns, self._raw.append
+        if kernel.target.backend == "cuda":
+            record, event = cuda.driver().event_record, self._event
+
+            def begin(gx: int, gy: int, gz: int, stream: int, *values: object) -> Any:
+                first = event()
+                record(first, stream)
+                return (gx, gy, gz), clock(), first, stream
+
+            def end(begun: Any) -> None:
+                grid, start, first, stream = begun
+                last = event()
+                record(last, stream)
+                append((kernel, grid, start, clock(), (first, last), profile._open, EMPTY))
+
+            return begin, end
+        if "torch.autograd.profiler" in sys.modules:
+            return None
+
+        def enter(gx: int, gy: int, gz: int, stream: int, *values: object) -> Any:
+            return (gx, gy, gz), clock()
+
+        def leave(begun: Any) -> None:
+            append((kernel, begun[0], begun[1], clock(), None, profile._open, EMPTY))
+
+        return enter, leave
+
+    def enter(self, metadata: LazyDict) -> None:
+        launch = metadata.launch
+        torch_scope = event = None
+        if launch is not None and launch[0].target.backend == "cuda":
+            event = self._record(metadata.data["stream"])
+        elif launch is not None:
+            torch_scope = _torch_scope(launch[0].name)
+        self._begun[id(metadata)] = (time.perf_counter_ns(), event, torch_scope)
+
+    def _leave(self, metadata: LazyDict) -> None:
+        end = time.perf_counter_ns()
+        start, event, torch_scope = self._begun.pop(id(metadata))
+        if torch_scope is not None:
+            torch_scope.__exit__(None, None, None)
+        if metadata.launch is None:
+            return
+        kernel, grid, _ = metadata.launch
+        pair = None if event is None else (event, self._record(metadata.data["stream"]))
+        kept = metadata
+        if not self.counts and not metadata.extras:
+            kept = EMPTY  # the arguments need not live on
+        self._raw.append((kernel, grid, start, end, pair, profile._open, kept))
+
+    def _event(self) -> int:
+        return self._spare.pop() if self._spare else cuda.driver().event_create()
+
+    def _record(self, stream: int) -> int:
+        event = self._event()
+        cuda.driver().event_record(event, stream)
+        return event
+
+    # --- scopes ---------------------------------------------------------------------------------------------
+    @staticmethod
+    @contextmanager
+    def scope(name: str, **metrics: float) -> Generator[None]:
+        """Name a part of the program. `metrics`: numbers that are added to the scope's."""
+        before, start = profile._open, time.perf_counter_ns()
+        profile._open = (*before, name)
+        try:
+            yield
+        finally:
+            profile._open, end = before, time.perf_counter_ns()
+            for p in profile._running:
+                p.note(
+                    Scope(
+                        name,
+                        (start - p._origin) * 1e-9,
+                        (end - start) * 1e-9,
+                        before,
+                        dict(metrics),
+                    )
+                )
+
+    def note(self, scope: Scope) -> None:
+        self.scopes.append(scope)
+
+    # --- the result -----------------------------------------------------------------------------------------
+    def finish(self) -> None:
+        """Turn what was recorded into `launches`; waits for launches on a GPU. Called at the end of the context."""
+        raw = self._raw[:]
+        self._raw.clear()  # in place: hooks of native launches append to it
+        for kernel, grid, start, end, pair, scopes, metadata in raw:
+            seconds = (end - start) * 1e-9
+            if pair is not None:
+                seconds = cuda.driver().elapsed_ms(*pair) * 1e-3
+                self._spare += pair
+            metrics = self._metrics(kernel, grid, metadata)
+            name = str(metrics.pop("name", kernel.name))
+            numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
+            device = str(kernel.target)
+            begin = (start - self._origin) * 1e-9
+            self.launches.append(Launch(name, grid, device, begin, seconds, scopes, numbers))
+
+    def _metrics(
+        self, kernel: CompiledKernel, grid: tuple[int, ...], metadata: LazyDict
+    ) -> dict[str, Any]:
+        found = {k: v for k, v in metadata.get().items() if k not in ("function", "stream")}
+        if not self.counts or metadata.launch is None or "bytes" in found:
+            return found
+        key = (kernel.hash, grid)
+        if key not in self._counted:
+            report = kernel.explain(*metadata.launch[2], grid=grid)
+            self._counted[key] = {
+                "bytes": report.roofline.bytes_of_memory,
+                "flops": report.roofline.flops,
+            }
+        return {**found, **self._counted[key]}
+
+    def tree(self) -> Node:
+        """Return launches by scope and kernel."""
+        return tree(self.launches, self.scopes)
+
+    def __str__(self) -> str:
+        return output.text(self.tree())
+
+    def save(self, path: str | Path) -> Path:
+        """Write a file: Hatchet's JSON if its name ends in `.hatchet`, the tree as text for `.txt`, else a trace."""
+        place = Path(path)
+        if place.suffix == ".hatchet":
+            shown = output.hatchet(self.tree(), sorted({x.device for x in self.launches}))
+        else:
+            shown = (
+                str(self)
+                if place.suffix == ".txt"
+                else output.chrome_trace(self.launches, self.scopes)
+            )
+        place.write_text(shown, encoding="utf-8")
+        return place
+
+
+EMPTY = LazyDict({})
+
+
+class Before:
+    """The hook in front of launches. `around` spares native launches of most kernels their metadata."""
+
+    def __init__(self, profile: profile) -> None:
+        self.profile, self.around = profile, profile.around
+
+    def __call__(self, metadata: LazyDict) -> None:
+        self.profile.enter(metadata)
+
+
+def _torch_scope(name: str) -> Any:
+    """Begin a range of torch's profiler if it runs; never import torch."""
+    profiler = sys.modules.get("torch.autograd.profiler")
+    if profiler is None or not getattr(profiler, "_is_profiler_enabled", False):
+        return None
+    begin: Callable[[str], Any] = profiler.record_function
+    scope = begin(name)
+    scope.__enter__()
+    return scope
+
+
+def declared(metrics: Mapping[str, object]) -> dict[str, float]:
+    """Return those of a scope's metrics that are numbers."""
+    return {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
