@@ -38,8 +38,7 @@ MIDDLE_END = "dce"
 _REGISTERED = (mbarrier, tensor, warp_roles, wgmma)  # imported for the lowerings it registers
 HANDOVER = re.compile(r"setmaxnreg[^;]*;")
 CTAS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
-# What ptxas says where an instruction needs more registers than a thread has.
-TOO_FEW_REGISTERS = "Insufficient registers"
+TOO_FEW_REGISTERS = "Insufficient registers"  # ptxas: one instruction needs more than a thread has
 FEW_BYTES = 16  # bytes of registers that each thread may spill for the sake of another CTA on the SM (tools/fit)
 # The share of the registers that ptxas takes without a limit; with this many it mostly spills nothing (tools/fit).
 NEARLY = 0.85

@@ -40,8 +40,7 @@ class Mbarriers:
     def __init__(self, m: Machine) -> None:
         self.m = m
         self.states: dict[int, list[int]] = {}
-        # By warp: (address, parity) of the mbarriers that it waits for.
-        self.waiting: dict[int, set[tuple[int, int]]] = {}
+        self.waiting: dict[int, set[tuple[int, int]]] = {}  # by warp: its (address, parity)
 
     def init(self, bar: Lanes, count: int, mask: Lanes) -> None:
         for t in np.nonzero(mask)[0]:
