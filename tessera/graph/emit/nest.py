@@ -16,7 +16,16 @@ from tessera.graph.emit.scopes import NUMBER, Index, Indices, Scope, delinearise
 from tessera.graph.emit.tiles import CannotEmit, Tiles, joint_shape
 from tessera.graph.emit.tiling import Tiling
 from tessera.graph.index import Dim, Expr, Sym, expr, is_less, is_nonnegative
-from tessera.graph.ir.ops import IndexOp, LoadOp, LoopOp, ReduceOp, ScanOp, SortOp, yielded
+from tessera.graph.ir.ops import (
+    CheckedOp,
+    IndexOp,
+    LoadOp,
+    LoopOp,
+    ReduceOp,
+    ScanOp,
+    SortOp,
+    yielded,
+)
 from tessera.graph.ir.types import TensorType
 from tessera.ir import Block, Builder, Value, elem_of, shape_of
 from tessera.ops import arith, control, memory, tile
@@ -197,7 +206,7 @@ class Nest:
             elif x not in seen and x not in scope.values and x.block is scope.block:
                 seen.add(x)
                 stack.append((x, True))
-                if isinstance(x.op, arith.Elementwise):
+                if isinstance(x.op, arith.Elementwise | CheckedOp):
                     stack += [(y, False) for y in x.op.operands]
         return order
 
@@ -211,9 +220,22 @@ class Nest:
             made = self.reduction(op, scope)
             scope.values.update(zip(op.results, made, strict=True))
             return made[v.index]
+        if isinstance(op, CheckedOp):
+            return self._checked(op, scope)
         if not isinstance(op, arith.Elementwise | arith.ConstOp):
             raise CannotEmit(f"{op.opcode} cannot stand inside of a loop")
         return self.tiles.elementwise(op, [self.value(x, scope) for x in op.operands])
+
+    def _checked(self, op: CheckedOp, scope: Scope) -> Value:
+        """The value; a program in which the condition is false for one of its elements ends."""
+        t, holds = self.tiles, self.value(op.condition, scope)
+        mask = self.value(op.mask, scope) if op.mask is not None else None
+        mask = t.both(t.both(self.bounds(shape_of(holds.type), scope), mask), scope.mask)
+        if mask is not None:
+            outside = t.binary(arith.XorOp, mask, t.true())
+            holds = t.binary(arith.OrOp, holds, outside)
+        self.builder.insert(memory.AssertOp(holds, message=op.message, loc=op.loc))
+        return self.value(op.x, scope)
 
     def reduction(self, op: ReduceOp, scope: Scope) -> list[Value]:
         raise NotImplementedError

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.errors import InterpreterError, TesseraError
+from tessera.errors import DeviceAssertionError, InterpreterError, TesseraError
 from tessera.graph.index import Expr, IndexMap, Sym
 from tessera.graph.ir.attention_meaning import attention, grads, key_grads, query_grad
 from tessera.graph.ir.concat import ConcatOp
@@ -24,6 +24,7 @@ from tessera.graph.ir.ops import (
     AttentionKeyGradsOp,
     AttentionOp,
     AttentionQueryGradOp,
+    CheckedOp,
     CombiningOp,
     ExternOp,
     IndexOp,
@@ -256,6 +257,15 @@ def _index(m: _Machine, op: IndexOp, depth: int) -> list[Any]:
     return [_at_least(np.asarray(value, np.int64), depth)]
 
 
+def _checked(m: _Machine, op: CheckedOp, depth: int) -> list[Array]:
+    bad = ~m.get(op.condition, depth)
+    if op.mask is not None:
+        bad = bad & m.get(op.mask, depth)
+    if np.any(bad):
+        raise DeviceAssertionError(op.message, loc=op.loc)
+    return [m.get(op.x, depth)]
+
+
 def _joined(m: _Machine, op: CombiningOp, a: list[Array], b: list[Array], depth: int) -> list[Any]:
     """The combine region on arrays with one axis behind the nest's."""
     out = m.block(op.combine, [*a, *b], depth + 1)
@@ -399,5 +409,5 @@ _ATTENTION: dict[type[Op], Callable[..., list[Any]]] = {
 _MEANING: dict[type[Op], Callable[..., list[Any]]] = {
     LoopOp: _loop, LoadOp: _load, IndexOp: _index, ReduceOp: _reduce, ScanOp: _scan, SortOp: _sort,
     ScatterOp: _scatter, MatmulOp: _matmul, **dict.fromkeys(_ATTENTION, _attention), ExternOp: _extern,
-    ViewOp: _view, ConcatOp: _concat, WriteOp: _write,
+    ViewOp: _view, ConcatOp: _concat, WriteOp: _write, CheckedOp: _checked,
 }  # fmt: skip

@@ -169,6 +169,23 @@ class IndexOp(_Mapped, opcode="graph.index"):
         self._check_map(1)
 
 
+class CheckedOp(GraphOp, opcode="graph.checked"):
+    """`x` where `condition` (int1) holds. Elsewhere the call ends with an error that says `message`, unless `mask`
+    (int1) is false there. What nobody uses checks nothing."""
+
+    x: Value = operand()
+    condition: Value = operand()
+    mask: Value | None = operand(optional=True)
+    message: str = attr()
+
+    def value_types(self) -> Sequence[Type]:
+        return [self.x.type]
+
+    def verify(self) -> None:
+        given = [self.condition, *([] if self.mask is None else [self.mask])]
+        require(all(v.type == int1 for v in given), self, "a condition is not int1")
+
+
 class CombiningOp(GraphOp):
     """Base of reduce and scan: the body yields k scalars for each index tuple, `combine` makes k of 2k of them by an
     associative function of its arguments alone; `identities`, k numbers, change nothing when they are combined with a

@@ -12,6 +12,7 @@ from typing import Any
 
 from tessera import dtypes
 from tessera.dtypes import dtype, int1
+from tessera.graph.ir.ops import CheckedOp
 from tessera.ir import Builder, Op, Value, elem_of
 from tessera.ops import arith
 from tessera.ops.math import MATH_OPS
@@ -142,6 +143,10 @@ class Scalar:
 
     def ne(self, other: Scalar | Number) -> Scalar:
         return self.compare("ne", other)
+
+    def checked(self, condition: Scalar, message: str) -> Scalar:
+        """The same number; where the condition does not hold the call ends with an error."""
+        return self.emit(CheckedOp(self.value, condition.value, None, message=message))
 
     def truth(self) -> Scalar:
         """Whether it is not zero; NaN is not."""

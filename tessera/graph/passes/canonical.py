@@ -9,6 +9,7 @@ from tessera.dtypes import int64
 from tessera.graph.index import IndexMap, Ranges, dim, expr, is_nonnegative
 from tessera.graph.ir.concat import ConcatOp
 from tessera.graph.ir.ops import (
+    CheckedOp,
     ExternOp,
     IndexOp,
     LoadOp,
@@ -137,6 +138,13 @@ def known_mask(op: LoadOp, rw: GraphRewriter) -> Value | Op | None:
         return op.other
     t = op.result.type
     return make_const(rw, 0.0 if t.is_floating() else False if t.is_bool() else 0, t)
+
+
+@rule(GRAPH, CheckedOp)
+def known_check(op: CheckedOp, rw: GraphRewriter) -> Value | None:
+    """checked x, true → x;  checked x, c, false → x"""
+    never = op.mask is not None and constant_of(op.mask) == 0
+    return op.x if never or constant_of(op.condition) else None
 
 
 @rule(GRAPH, ViewOp)
@@ -326,7 +334,7 @@ def _hoist_inside(block: Block, symbols: Ranges) -> bool:
         moved |= _hoist_inside(nest.regions[0], symbols)
         runs = all(is_nonnegative(expr(n) - 1, symbols) for n in nest.extents)
         for op in nest.regions[0]:
-            partial = bool(op.regions) or isinstance(op, LoadOp)
+            partial = bool(op.regions) or isinstance(op, LoadOp | CheckedOp)
             if op.terminator or op.all_effects() or (partial and not runs):
                 continue
             inner = [v for x in op.walk() for v in x.operands if not is_inside(v, op)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.graph.index import IndexMap
-from tessera.graph.ir.ops import IndexOp, LoadOp, LoopOp, yielded
+from tessera.graph.ir.ops import CheckedOp, IndexOp, LoadOp, LoopOp, yielded
 from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import cost
 from tessera.graph.passes.cost import Machine, SizeOf
@@ -56,18 +56,19 @@ def inline_load(load: LoadOp, loop: LoopOp, position: int) -> None:
     for op in slice_of(value, loop.body):
         copy = b.insert(op.clone(mapping))
         for inner in copy.walk():
-            if isinstance(inner, LoadOp) and load.mask is not None:
-                _mask(inner, load.mask)
+            if isinstance(inner, LoadOp | CheckedOp) and load.mask is not None:
+                masked(inner, load.mask)
     load.result.replace_all_uses(selected(b, load, mapping.get(value, value)))
     load.erase()
 
 
-def _mask(load: LoadOp, mask: Value) -> None:
-    """Let a load read nothing where `mask` is false."""
-    both = mask
-    if load.mask is not None:
-        both = Builder.before_op(load).emit(AndOp(load.mask, mask))
-    load.set_operands(load.tensor, list(load.indices), both, load.other)
+def masked(op: LoadOp | CheckedOp, mask: Value) -> None:
+    """Let a load read nothing, and a check look at nothing, where `mask` is false."""
+    both = mask if op.mask is None else Builder.before_op(op).emit(AndOp(op.mask, mask))
+    if isinstance(op, LoadOp):
+        op.set_operands(op.tensor, list(op.indices), both, op.other)
+    else:
+        op.set_operands(op.x, op.condition, both)
 
 
 def selected(b: Builder, load: LoadOp, value: Value) -> Value:

@@ -13,8 +13,18 @@ from tessera.dtypes import int64
 from tessera.graph.emit.scopes import delinearised
 from tessera.graph.emit.tiling import Machine, Size, choose, next_power
 from tessera.graph.index import Expr, IndexMap, dim, expr
-from tessera.graph.ir.ops import CombiningOp, IndexOp, LoadOp, LoopOp, ReduceOp, SortOp, yielded
+from tessera.graph.ir.ops import (
+    CheckedOp,
+    CombiningOp,
+    IndexOp,
+    LoadOp,
+    LoopOp,
+    ReduceOp,
+    SortOp,
+    yielded,
+)
 from tessera.graph.ir.types import TensorType, product
+from tessera.graph.passes.inline import masked
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ir.applications import apply
 from tessera.ir.rewrite import lies_in
@@ -183,8 +193,7 @@ def _index(b: Builder, indices: Sequence[Value], e: Expr) -> Value:
 def _mask_loads(op: Op, inside: Value, block: Block) -> None:
     """Let the loads in an op read only where `inside` holds; what the block around it makes is there."""
     for x in list(op.walk()):
-        if isinstance(x, LoadOp) and not lies_in(x.tensor.block, block):
-            mask = inside
-            if x.mask is not None:
-                mask = Builder.before_op(x).emit(arith.AndOp(x.mask, inside))
-            x.set_operands(x.tensor, x.indices, mask, x.other)
+        if isinstance(x, CheckedOp) or (
+            isinstance(x, LoadOp) and not lies_in(x.tensor.block, block)
+        ):
+            masked(x, inside)

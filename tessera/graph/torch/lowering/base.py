@@ -312,10 +312,15 @@ class Lowering:
             )
         return found
 
-    def indirect(self, index: Scalar, extent: Size) -> Expr:
-        """A computed index, which counts from the end when it is negative, for use in coordinates."""
-        index = index.to(int64)
-        return self.computed(where(index < 0, index + self.position(extent), index))
+    def indirect(self, index: Scalar, extent: Size, checked: bool = True) -> Expr:
+        """A computed index, which counts from the end when it is negative, for use in coordinates. `checked`: one out
+        of range ends the call with an error."""
+        index, end = index.to(int64), self.position(extent)
+        index = where(index < 0, index + end, index)
+        if checked:
+            message = f"{self.node.target}: an index is out of range for a dimension of {extent}"
+            index = index.checked((index >= 0) & (index < end), message)
+        return self.computed(index)
 
     def computed(self, index: Scalar) -> Expr:
         """An int64 scalar that is not negative, for use in coordinates."""

@@ -67,22 +67,31 @@ def _advanced(x: Tensor, indices: Sequence[Tensor | None]) -> tuple[list[int], i
 
 
 def _coordinates(
-    low: Lowering, x: Tensor, i: Sequence[Any], at: list[int], first: int, given: list[Tensor]
+    low: Lowering,
+    x: Tensor,
+    i: Sequence[Any],
+    at: list[int],
+    first: int,
+    given: list[Tensor],
+    checked: bool = True,
 ) -> list[Any]:
-    """Where in x the coordinate i of `x[indices]` is."""
+    """Where in x the coordinate i of `x[indices]` is. `checked`: see `Lowering.indirect`."""
     rank = max((index.rank for index in given), default=0)
     own, rest = i[first : first + rank], iter([*i[:first], *i[first + rank :]])
     places = {
-        k: low.indirect(low.load(index, broadcast(index, own)), x.shape[k])
+        k: low.indirect(low.load(index, broadcast(index, own)), x.shape[k], checked)
         for k, index in zip(at, given, strict=True)
     }
     return [places[k] if k in places else next(rest) for k in range(x.rank)]
 
 
-@rule("index.Tensor", "_unsafe_index.Tensor")
-def index_tensor(low: Lowering, x: Tensor, indices: Sequence[Any]) -> Tensor:
+def _index(checked: bool, low: Lowering, x: Tensor, indices: Sequence[Any]) -> Tensor:
     at, first, given = _advanced(x, indices)
-    return low.map(lambda i: low.load(x, _coordinates(low, x, i, at, first, given)))
+    return low.map(lambda i: low.load(x, _coordinates(low, x, i, at, first, given, checked)))
+
+
+rule("index.Tensor")(partial(_index, True))
+rule("_unsafe_index.Tensor")(partial(_index, False))
 
 
 @rule("_unsafe_masked_index")
@@ -93,7 +102,7 @@ def masked_index(
 
     def body(i: list[Expr]) -> Scalar:
         held = low.load(mask, broadcast(mask, i))
-        return low.load(x, _coordinates(low, x, i, at, first, given), held, fill)
+        return low.load(x, _coordinates(low, x, i, at, first, given, False), held, fill)
 
     return low.map(body)
 
@@ -217,6 +226,7 @@ def _reduced(
 
 
 def _index_put(
+    checked: bool,
     low: Lowering,
     x: Tensor,
     indices: Sequence[Any],
@@ -231,12 +241,13 @@ def _index_put(
 
     def body(i: list[Expr]) -> tuple[list[Any], Scalar]:
         element = cast(low.load(values, broadcast(values, i)), x.elem)
-        return _coordinates(low, x, i, at, first, given), element
+        return _coordinates(low, x, i, at, first, given, checked), element
 
     return scattered(low, x, extents, body, "add" if accumulate else "set")
 
 
-rule("index_put", "_unsafe_index_put")(_index_put)
+rule("index_put")(partial(_index_put, True))
+rule("_unsafe_index_put")(partial(_index_put, False))
 
 
 def _broadcast_shape(shapes: Sequence[Sequence[Size]]) -> list[Size]:

@@ -45,12 +45,14 @@ class Pointwise:
 
     `kind`: torch's rule for the type that it computes in. The operands at `apart` take no part in it. `exact`: the
     devices on which eager computes with numbers as they are, in the type that it computes in; otherwise it rounds them
-    to that of the tensors first, as it does with tensors of other types."""
+    to that of the tensors first, as it does with tensors of other types. `divides`: whether the second operand is a
+    divisor, for which eager on CPUs refuses a whole 0."""
 
     kind: Kind
     compute: Callable[..., Scalar]
     apart: tuple[int, ...] = ()
     exact: tuple[str, ...] = ()
+    divides: bool = False
 
 
 def _add(a: Any, b: Any, alpha: Any = 1) -> Scalar:
@@ -69,7 +71,13 @@ def _mul(a: Any, b: Any) -> Scalar:
     return kind.like(a) & kind.like(b) if kind.type == int1 else a * b
 
 
-def _divide(a: Scalar, b: Any, rounding_mode: str | None = None) -> Scalar:
+def _scalar(a: Any, b: Any) -> Scalar:
+    """a, a number perhaps, as a scalar of b's type."""
+    return a if isinstance(a, Scalar) else b.const(a)
+
+
+def _divide(a: Any, b: Any, rounding_mode: str | None = None) -> Scalar:
+    a = _scalar(a, b)
     if rounding_mode == "floor":
         return floor_divide(a, b)
     quotient = a / b
@@ -230,12 +238,12 @@ POINTWISE: dict[str, Pointwise] = {
     "mul": Pointwise(DEFAULT, _mul, exact=ANYWHERE),
     "div": Pointwise(TO_FLOAT, _divide, exact=ANYWHERE),
     "true_divide": Pointwise(TO_FLOAT, _divide, exact=ANYWHERE),
-    "prims.div": Pointwise(DEFAULT, lambda a, b: a / b),
-    "div.Tensor_mode": Pointwise(DEFAULT, _divide, exact=ANYWHERE),
-    "div.Scalar_mode": Pointwise(DEFAULT, _divide, exact=ANYWHERE),
-    "floor_divide": Pointwise(DEFAULT, floor_divide, exact=ANYWHERE),
-    "remainder": Pointwise(DEFAULT, lambda a, b: remainder(a if isinstance(a, Scalar) else b.const(a), b)),
-    "fmod": Pointwise(DEFAULT, lambda a, b: a.binary(arith.RemOp, b)),
+    "prims.div": Pointwise(DEFAULT, lambda a, b: _scalar(a, b) / b, divides=True),
+    "div.Tensor_mode": Pointwise(DEFAULT, _divide, exact=ANYWHERE, divides=True),
+    "div.Scalar_mode": Pointwise(DEFAULT, _divide, exact=ANYWHERE, divides=True),
+    "floor_divide": Pointwise(DEFAULT, lambda a, b: floor_divide(_scalar(a, b), b), exact=ANYWHERE, divides=True),
+    "remainder": Pointwise(DEFAULT, lambda a, b: remainder(_scalar(a, b), b), divides=True),
+    "fmod": Pointwise(DEFAULT, lambda a, b: _scalar(a, b).binary(arith.RemOp, b), divides=True),
     "maximum": Pointwise(DEFAULT, maximum),
     "minimum": Pointwise(DEFAULT, minimum),
     "fmax": Pointwise(DEFAULT, lambda a, b: a.binary(arith.MaxOp, b)),
@@ -275,6 +283,12 @@ def accumulator_of(elem: dtype) -> dtype:
     return float32 if elem.is_floating() and elem.bits < 32 else elem
 
 
+def _divisor(b: Scalar) -> Scalar:
+    """A whole number that something is divided by."""
+    known = b.value.op.value if isinstance(b.value.op, arith.ConstOp) else 0
+    return b if known else b.checked(b.ne(0), "ZeroDivisionError: a whole number is divided by 0")
+
+
 # --- how a row is applied -----------------------------------------------------------------------------------------
 def apply(row: Pointwise, low: Lowering, *args: Any, **kwargs: Any) -> Tensor:
     """The loop that computes an element-wise operation."""
@@ -295,6 +309,10 @@ def apply(row: Pointwise, low: Lowering, *args: Any, **kwargs: Any) -> Tensor:
                 given.append(operand(low, x, indices, None))
             else:
                 given.append(operand(low, x, indices, inside, None if kept else through))
+        if row.divides and low.g.device == "cpu" and inside.is_int():
+            given[1] = _divisor(
+                given[0].like(given[1]) if isinstance(given[0], Scalar) else given[1]
+            )
         named = {name: operand(low, x, indices, inside) for name, x in kwargs.items()}
         return row.compute(*given, **named).rounded(result)
 

@@ -17,7 +17,7 @@ from tessera.graph.ir.types import product
 from tessera.graph.torch.lowering.base import Lowering, Tensor, dims_of, rule
 from tessera.graph.torch.lowering.pointwise import accumulator_of, cast, power
 from tessera.graph.torch.lowering.view import reshaped, view
-from tessera.graph.torch.types import Size, element_of, torch_type
+from tessera.graph.torch.types import NotLowered, Size, element_of, torch_type
 from tessera.ir import Builder, Value
 from tessera.ops import arith
 
@@ -117,9 +117,16 @@ def mean_all(low: Lowering, x: Tensor, dtype: Any = None) -> Tensor:
     return mean_dims(low, x, None)
 
 
+def chosen_of(x: Tensor, dims: Sequence[int]) -> None:
+    """Leave to eager to choose one of no elements, for which it has an error, or NaN."""
+    if any(x.shape[k] == 0 for k in dims):
+        raise NotLowered("a choice among no elements")
+
+
 def _extremum(
     kind: str, low: Lowering, x: Tensor, dims: Any = None, keepdim: bool = False
 ) -> Tensor:
+    chosen_of(x, dims_of(dims, x.rank))
     return simple_reduction(low, x, kind, dims, keepdim, x.elem)
 
 
@@ -140,6 +147,7 @@ def aminmax(
     low: Lowering, x: Tensor, *, dim: int | None = None, keepdim: bool = False
 ) -> list[Tensor]:
     chosen = dims_of(dim, x.rank) if dim is not None else list(range(x.rank))
+    chosen_of(x, chosen)
 
     def body(extents: list[Size], element: Any) -> list[Scalar]:
         return [low.reduce(kind, extents, element) for kind in ("min", "max")]
@@ -171,6 +179,8 @@ def _keep_rank(low: Lowering, found: Tensor, x: Tensor, keepdim: bool) -> Tensor
 def _extreme_place(
     low: Lowering, x: Tensor, kind: str, at: int, keepdim: bool, like: Any
 ) -> Tensor:
+    chosen_of(x, [at])
+
     def body(extents: list[Size], element: Any) -> Scalar:
         return low.arg_reduce(kind, extents[0], element)[1]
 
@@ -188,6 +198,8 @@ def _with_place(
     if not x.rank:
         zero = low.loop([], lambda i: low.const(0, int64), low.out[1])
         return [low.loop([], lambda i: low.load(x, i), low.out[0]), zero]
+
+    chosen_of(x, [dim % x.rank])
 
     def body(extents: list[Size], element: Any) -> Any:
         return low.arg_reduce(kind, extents[0], element)

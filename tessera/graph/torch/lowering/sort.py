@@ -14,7 +14,7 @@ from tessera.graph.ir.scalars import Scalar, is_nan, where
 from tessera.graph.ir.types import product
 from tessera.graph.passes.expand_sort import is_medium, is_short
 from tessera.graph.torch.lowering.base import Lowering, Tensor, rule
-from tessera.graph.torch.lowering.reduce import last_to
+from tessera.graph.torch.lowering.reduce import chosen_of, last_to
 from tessera.graph.torch.lowering.view import reshaped, view
 from tessera.graph.torch.types import NotLowered, element_of, torch_type
 
@@ -91,6 +91,7 @@ def _chosen(
     which: Callable[[list[Expr], Tensor], Scalar],
 ) -> list[Tensor]:
     """One element of each row, and its place: `which(rest of the coordinates, places in the order of the sort)`."""
+    chosen_of(x, [at])
     places = in_order(low, x, at, False)[1]
     shape = [1 if d == at else n for d, n in enumerate(x.shape) if keepdim or d != at]
 
