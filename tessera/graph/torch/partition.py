@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from functorch.compile import min_cut_rematerialization_partition
 
+from tessera.graph.torch.checkpoints import as_called, keep_random
 from tessera.ir.applications import apply
 
 aten = torch.ops.aten
@@ -37,8 +38,13 @@ def partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
     """The forward and the backward graph of a joint one."""
     drop_copies(joint.graph)
     narrow_places(joint.graph)
+    keep_random(joint.graph)
     joint.recompile()
-    return min_cut_rematerialization_partition(joint, inputs, **options)
+    parts = min_cut_rematerialization_partition(joint, inputs, **options)
+    for part in parts:
+        as_called(part.graph)
+        part.recompile()
+    return parts
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------
