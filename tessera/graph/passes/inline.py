@@ -128,8 +128,10 @@ def _pays(
 
 def _ends_as_well(reader: Op, loop: LoopOp, size: SizeOf) -> bool:
     """Whether a product's kernel can store what a reader of `loop` makes of it, in no more bytes."""
+    if not isinstance(reader, LoopOp) or not cost.is_pointwise(reader.body):
+        return False
     made = [sum(cost.bytes_of(r.type, size) for r in op.results) for op in (reader, loop)]
-    return isinstance(reader, LoopOp) and cost.is_pointwise(reader.body) and made[0] <= made[1]
+    return made[0] <= made[1]
 
 
 def _steps(block: Block, loop: LoopOp, readers: Sequence[Op]) -> list[list[Op]]:
