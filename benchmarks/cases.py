@@ -30,16 +30,17 @@ class Case:
     error: Callable[[Any], Any] | None = None
 
 
-def in_turn(calls: dict[Any, Callable[[], Any]], rep: float) -> dict[Any, float]:
+def in_turn(calls: dict[Any, Callable[[], Any]], rep: float, most: int = 1000) -> dict[Any, float]:
     """Median ms of each call; in each round one call of each, in any order. About `rep` ms for each, five rounds at
-    least. The GPU is busy before a round's first call, so that none is timed waiting for the host."""
+    least and `most` at most. The GPU is busy before a round's first call, so that none is timed waiting for the
+    host."""
     flush = torch.empty(64 << 20, dtype=torch.int32, device="cuda")
     times: dict[Any, list[float]] = {name: [] for name in calls}
     shuffled = random.Random(0)
     for call in calls.values():
         call()
     spent, rounds = 0.0, 0
-    while rounds < 5 or (spent < rep * len(calls) and rounds < 1000):
+    while rounds < 5 or (spent < rep * len(calls) and rounds < most):
         order = shuffled.sample(list(calls), len(calls))
         marks = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
