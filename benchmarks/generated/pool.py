@@ -66,7 +66,8 @@ class Pool:
 
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            self.command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self.env
+            self.command, bufsize=0, env=self.env,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
     def _ask(

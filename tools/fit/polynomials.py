@@ -73,6 +73,10 @@ def _special(name: str, of: Function) -> Polynomial:
     return Polynomial(LIBDEVICE, name, of, mp.mpf(-1), mp.mpf(1), nodes=True)
 
 
+def _single(name: str, of: Function, low: Real, high: Real, weight: Function | None) -> Polynomial:
+    return Polynomial(LIBDEVICE, name, of, mp.mpf(low), mp.mpf(high), weight, single=True)
+
+
 # --- functions of the tables -----------------------------------------------------------------------------------
 def of_square(f: Function) -> Function:
     """A function of x*x as one of x."""
@@ -121,6 +125,16 @@ def stirling(t: Real) -> Real:
     """The error of Stirling's formula for log gamma, times x, for t = 128 / x^2 - 1."""
     x = mp.sqrt(128 / (t + 1))
     return x * (mp.loggamma(x) - (x - 0.5) * mp.log(x) + x - mp.log(2 * mp.pi) / 2)
+
+
+def erfinv_of_log(place: Function) -> Function:
+    """erfinv(x) / x for w = -log(1 - x^2) = place(t)."""
+
+    def of(t: Real) -> Real:
+        x = mp.sqrt(1 - mp.exp(-place(t)))
+        return mp.erfinv(x) / x if x else mp.sqrt(mp.pi) / 2
+
+    return of
 
 
 def near(t: Real) -> Real:
@@ -182,7 +196,8 @@ def bessel_i(order: int) -> Function:
 
 
 # --- tables ------------------------------------------------------------------------------------------------------
-HALF_LN2, ROOT_HALF, ROOT_TWO = mp.log(2) / 2, mp.sqrt(mp.mpf(0.5)), mp.sqrt(2)
+HALF_LN2, HALF_LOG10_2 = mp.log(2) / 2, mp.log10(2) / 2
+ROOT_HALF, ROOT_TWO = mp.sqrt(mp.mpf(0.5)), mp.sqrt(2)
 LARGEST_S = ((ROOT_TWO - 1) / (ROOT_TWO + 1)) ** 2
 EIGHTH = (mp.pi / 4) ** 2
 sine: Function = of_square(lambda r: (mp.sin(r) / r - 1) / r**2)
@@ -200,6 +215,17 @@ POLYNOMIALS = (
     _element("ERF", of_square(lambda x: mp.erf(x) / x - 1), 0, 1, of_square(lambda x: x / mp.erf(x)), single=True),
     _element("ERFC", lambda x: -mp.log(mp.erfc(x), 2), 1, 4,
              lambda x: mp.log(2) * mp.erfc(x) / mp.erf(x), single=True),
+    _element("EXPM1", lambda r: (mp.expm1(r) - r) / r**2, -HALF_LN2, HALF_LN2, lambda r: r**2 / mp.expm1(r),
+             single=True),
+    _element("EXP10", lambda r: mp.mpf(10) ** r, -HALF_LOG10_2, HALF_LOG10_2, lambda r: mp.mpf(10) ** -r, single=True),
+    _element("SINH", of_square(lambda x: (mp.sinh(x) / x - 1) / x**2), 0, 1, of_square(lambda x: x**3 / mp.sinh(x)),
+             single=True),
+    _element("TAN", of_square(lambda r: (mp.tan(r) / r - 1) / r**2), 0, EIGHTH, of_square(lambda r: r**3 / mp.tan(r)),
+             single=True),
+    _element("ATAN", of_square(lambda t: (mp.atan(t) - t) / t**3), 0, 1, of_square(lambda t: t**3 / mp.atan(t)),
+             single=True),
+    _element("ASIN", of_square(lambda t: (mp.asin(t) - t) / t**3), 0, 0.25, of_square(lambda t: t**3 / mp.asin(t)),
+             single=True),
     _element("EXP64", lambda r: (mp.exp(r) - 1 - r) / r**2, -HALF_LN2, HALF_LN2, lambda r: r**2 / mp.exp(r)),
     _element("LOG64", of_square(lambda s: (mp.log((1 + s) / (1 - s)) / s - 2) / s**2), 0, LARGEST_S,
              of_square(lambda s: s**3 / mp.log((1 + s) / (1 - s)))),
@@ -208,6 +234,14 @@ POLYNOMIALS = (
     _element("ERFC64", erfc_scaled, mp.mpf(2) / 30, 2 / mp.mpf("2.7"), None, nodes=True),
     _element("ATAN_SINGLE", of_square(lambda t: (mp.atan(t) - t) / t**3), 0, 1,
              of_square(lambda t: t**3 / mp.atan(t)), nodes=True),
+    _single("ERFCX_SINGLE", erfcx, -1, 0.99, lambda t: 1 / erfcx(t)),
+    _single("ERFINV_CENTRE_SINGLE", erfinv_of_log(lambda v: v + 2.5), -2.5, 2.5, None),
+    _single("ERFINV_TAIL_SINGLE", erfinv_of_log(lambda s: (s + 3) ** 2), mp.sqrt(5) - 3, 1.1, None),
+    _single("SINPI_SINGLE", of_square(lambda r: (mp.sinpi(r) / r - mp.pi) / r**2), 0, 0.0625,
+            of_square(lambda r: r**3 / mp.sinpi(r))),
+    _single("COSPI_SINGLE", of_square(mp.cospi), 0, 0.0625, of_square(lambda r: 1 / mp.cospi(r))),
+    _single("LGAMMA_SINGLE", lgamma, -1, 1, lambda t: 1 / lgamma(t)),
+    _single("STIRLING_SINGLE", stirling, -0.999, 1, lambda t: (t + 1) / 128),
     _special("ERFCX", erfcx),
     _special("ERFCINV_START", erfcinv_start),
     _special("ERFINV", erfinv),

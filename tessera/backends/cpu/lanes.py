@@ -20,9 +20,12 @@ from tessera.ir.types import Type
 
 # Mathematical functions with vector code; the others call the C library.
 VECTOR = {
-    float32: {"exp", "exp2", "log", "log2", "tanh", "erf", "sin", "cos"},
+    float32: {
+        "exp", "exp2", "exp10", "expm1", "log", "log2", "log10", "log1p", "tanh", "sinh", "cosh", "erf", "sin", "cos",
+        "tan", "asin", "acos", "atan",
+    },
     float64: {"exp", "exp2", "log", "log2", "sin", "cos"},
-}
+}  # fmt: skip
 EASY = {"sqrt", "sqrt_rn", "rsqrt", "floor", "ceil", "trunc", "rint", "round"}
 Writing = Callable[[Emitter, list[str]], str]
 

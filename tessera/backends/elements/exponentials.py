@@ -30,11 +30,40 @@ def _clamp(m: Floats, x: str, low: float, high: float) -> str:
 @function("exp", float32)
 def _exp32(m: Floats, x: str) -> str:
     near = x if m.x.has_scale else _clamp(m, x, -105.0, 89.0)
-    shifted = m.fma(near, m.const(1 / math.log(2)), m.shifter())
-    n = m.sub(shifted, m.shifter())
-    r = m.fma(n, m.const(-0.693145751953125), near)
-    r = m.fma(n, m.const(-1.428606765330187e-06), r)
+    r, n, shifted = _split_single(m, near, 1 / math.log(2), c.LN2)
     return _times_power(m, m.polynomial(c.EXP, r), n, shifted, x, -104.0)
+
+
+def _split_single(
+    m: Floats, x: str, per_unit: float, unit: tuple[float, float]
+) -> tuple[str, str, str]:
+    """Return (r, n, shifted) with x = n unit + r, and n in the low bits of `shifted`."""
+    shifted = m.fma(x, m.const(per_unit), m.shifter())
+    n = m.sub(shifted, m.shifter())
+    r = m.fma(n, m.const(-unit[0]), x)
+    return m.fma(n, m.const(-unit[1]), r), n, shifted
+
+
+def _power_below(m: Floats, shifted: str, k: int) -> str:
+    """Return 2^(n - k) of fp32 for the n in the low bits of `shifted`, where it is normal: the shift drops the rest."""
+    return m.from_bits(m.iop("shl", m.iop("add", m.bits(shifted), m.t.bias - k), m.mantissa))
+
+
+@function("exp10", float32)
+def _exp10_32(m: Floats, x: str) -> str:
+    near = x if m.x.has_scale else _clamp(m, x, -46.0, 39.0)
+    r, n, shifted = _split_single(m, near, math.log2(10), c.LOG10_2_SINGLE)
+    return _times_power(m, m.polynomial(c.EXP10, r), n, shifted, x, -45.5)
+
+
+@function("expm1", float32)
+def _expm1_32(m: Floats, x: str) -> str:
+    """With p = exp(r) - 1 it is 2 ((p + 1) 2^(n-1) - 1/2): the power of n itself could overflow before the result."""
+    r, _, shifted = _split_single(m, _clamp(m, x, -30.0, 89.0), 1 / math.log(2), c.LN2)
+    p = m.fma(m.mul(r, r), m.polynomial(c.EXPM1, r), r)
+    power = _power_below(m, shifted, 1)
+    half = m.fma(p, power, m.sub(power, m.const(0.5)))
+    return m.select(m.below(m.abs(x), 2.0**-25), x, m.add(half, half))
 
 
 @function("exp2", float32)
@@ -226,6 +255,28 @@ def _sinh(m: Floats, x: str) -> str:
     half = m.math("exp", m.mul(a, m.const(0.5)))
     value = m.select(m.cmp("ogt", a, m.const(700.0)), m.mul(m.mul(m.const(0.5), half), half), value)
     return m.sign_of(value, x)
+
+
+def _quarter_exp(m: Floats, a: str) -> str:
+    """Return exp(a) / 4 of fp32 for a >= 0: where it overflows, four times it is far beyond infinity."""
+    r, _, shifted = _split_single(m, m.at_most(a, 90.0), 1 / math.log(2), c.LN2)
+    return m.mul(m.polynomial(c.EXP, r), _power_below(m, shifted, 2))
+
+
+@function("sinh", float32)
+def _sinh32(m: Floats, x: str) -> str:
+    a, z = m.abs(x), m.mul(x, x)
+    small = m.fma(m.mul(z, x), m.polynomial(c.SINH, z), x)
+    grown = _quarter_exp(m, a)
+    half = m.fma(m.reciprocal(grown), m.const(-0.0625), grown)
+    return m.sign_of(m.select(m.below(a, 1.0), small, m.add(half, half)), x)
+
+
+@function("cosh", float32)
+def _cosh32(m: Floats, x: str) -> str:
+    grown = _quarter_exp(m, m.abs(x))
+    half = m.fma(m.reciprocal(grown), m.const(0.0625), grown)
+    return m.add(half, half)
 
 
 @function("cosh", float64)

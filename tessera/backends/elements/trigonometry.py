@@ -33,6 +33,8 @@ def _polynomials(m: Floats, r: str) -> tuple[str, str]:
 
 def turned(m: Floats, name: str, quadrant: str, r: str) -> str:
     """Return the function `name` of r + quadrant * pi/2; only two bits of the integer `quadrant` matter."""
+    if name == "tan" and not m.double:
+        return _turned_tan(m, quadrant, r)
     s, cosine = _polynomials(m, r)
     if name == "cos":
         quadrant = m.iop("add", quadrant, 1)
@@ -44,6 +46,14 @@ def turned(m: Floats, name: str, quadrant: str, r: str) -> str:
     value = m.bits(m.select(odd, cosine, s))
     sign = m.iop("shl", m.iop("and", quadrant, 2), 62 if m.double else 30)
     return m.from_bits(m.iop("xor", value, sign))
+
+
+def _turned_tan(m: Floats, quadrant: str, r: str) -> str:
+    """In fp32, by one polynomial. -1 / tan(r) has the sign of -r."""
+    z = m.mul(r, r)
+    t = m.sign_of(m.fma(m.mul(z, r), m.polynomial(c.TAN, z), r), r)  # -0 too
+    odd = m.x.cmp("icmp ne", m.int, m.iop("and", quadrant, 1), m.iconst(0))
+    return m.select(odd, m.neg(m.reciprocal(t)), t)
 
 
 def _near(m: Floats, name: str, x: str) -> str:
@@ -68,7 +78,7 @@ def _periodic(name: str) -> Callable[[Floats, str], str]:
 
 function("sin", float32, float64)(_periodic("sin"))
 function("cos", float32, float64)(_periodic("cos"))
-function("tan", float64)(_periodic("tan"))
+function("tan", float32, float64)(_periodic("tan"))
 
 
 # --- inverses ----------------------------------------------------------------------------------------------------
@@ -83,6 +93,21 @@ def _atan(m: Floats, x: str) -> str:
     value = m.fma(m.mul(z, t), m.polynomial(c.ATAN64, z), t)
     value = m.select(middle, m.add(value, m.const(math.pi / 4)), value)
     other = m.add(m.sub(m.const(math.pi / 2), value), m.const(c.PI_2_LOW))
+    return m.sign_of(m.select(big, other, value), x)
+
+
+def _small_arctangent(m: Floats, t: str) -> str:
+    """In fp32, for |t| <= 1."""
+    z = m.mul(t, t)
+    return m.fma(m.mul(z, t), m.polynomial(c.ATAN, z), t)
+
+
+@function("atan", float32)
+def _atan32(m: Floats, x: str) -> str:
+    a = m.abs(x)
+    big = m.cmp("ogt", a, m.const(1.0))
+    value = _small_arctangent(m, m.select(big, m.reciprocal(a), a))
+    other = _less(m, math.pi / 2, value, c.HALF_PI_LOW)
     return m.sign_of(m.select(big, other, value), x)
 
 
@@ -110,6 +135,11 @@ def _atan2(m: Floats, y: str, x: str) -> str:
     return m.sign_of(angle(m, y, x, lambda ratio: m.math("atan", ratio), c.PI_2_LOW), y)
 
 
+@function("atan2", float32)
+def _atan2_32(m: Floats, y: str, x: str) -> str:
+    return m.sign_of(angle(m, y, x, lambda ratio: _small_arctangent(m, ratio), c.HALF_PI_LOW), y)
+
+
 def single_angle(m: Floats, y: str, x: str) -> str:
     """Return atan2 of fp32 numbers held in fp64, by one polynomial, with an error of 0.5 ulp of fp32."""
 
@@ -123,6 +153,31 @@ def single_angle(m: Floats, y: str, x: str) -> str:
 def _cathetus(m: Floats, x: str) -> str:
     one = m.const(1.0)
     return m.call("sqrt", m.mul(m.sub(one, x), m.add(one, x)))
+
+
+def _arcsine(m: Floats, x: str) -> tuple[str, str]:
+    """Return (big, value) in fp32: asin |x|, or where |x| is above 1/2 (`big`) half of acos |x|."""
+    a = m.abs(x)
+    big = m.cmp("ogt", a, m.const(0.5))
+    root = m.math("sqrt", m.fma(a, m.const(-0.5), m.const(0.5)))
+    t = m.select(big, root, a)
+    z = m.mul(t, t)
+    return big, m.fma(m.mul(z, t), m.polynomial(c.ASIN, z), t)
+
+
+@function("asin", float32)
+def _asin32(m: Floats, x: str) -> str:
+    big, value = _arcsine(m, x)
+    other = _less(m, math.pi / 2, m.add(value, value), c.HALF_PI_LOW)
+    return m.sign_of(m.select(big, other, value), x)
+
+
+@function("acos", float32)
+def _acos32(m: Floats, x: str) -> str:
+    big, value = _arcsine(m, x)
+    twice = m.add(value, value)
+    left = m.select(m.below(x, 0.0), _less(m, math.pi, twice, 2 * c.HALF_PI_LOW), twice)
+    return m.select(big, left, _less(m, math.pi / 2, m.sign_of(value, x), c.HALF_PI_LOW))
 
 
 @function("asin", float64)

@@ -13,7 +13,10 @@ from tessera.backends.gpu.types import llvm_type
 from tessera.backends.gpu.writer import Writer, split
 from tessera.dtypes import dtype, float32
 
-IN_PLACE = {"tanh", "erf", "log", "log2", "log1p", "sin", "cos"}  # of fp32
+IN_PLACE = {  # of fp32
+    "exp10", "expm1", "log", "log2", "log10", "log1p", "tanh", "sinh", "cosh", "erf", "sin", "cos", "tan", "asin",
+    "acos", "atan", "atan2",
+}  # fmt: skip
 FAR = 1 << 30  # smaller constants plus an index of the thread fit 32 bits
 
 

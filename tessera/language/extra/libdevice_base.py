@@ -1,8 +1,9 @@
 """Gives libdevice's functions their ground: checked operands, bits of floats, powers of two, error-free sums,
 polynomials.
 
-The functions compute in fp64 and round once at the end for fp32 operands, which makes those correct in all but the
-rarest cases. Names with an underscore in front work on fp64 tensors unless they say otherwise.
+Most functions compute in fp64 and round once at the end for fp32 operands, which makes those correct in all but the
+rarest cases; libdevice_single.py has those that compute in fp32. Names with an underscore in front work on fp64 tensors
+unless they say otherwise.
 """
 
 # pyright: reportReturnType=false
