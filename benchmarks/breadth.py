@@ -1,9 +1,8 @@
-"""Every kernel that TorchInductor writes for 35 models and 200 single operations, by tessera beside Triton on a GPU.
+"""Every kernel that TorchInductor writes for 39 models and 400 single operations, by tessera beside Triton on a GPU.
 
     python benchmarks/breadth.py write FILE [--only NAME ...] [--jobs 16]      # needs no GPU
     python benchmarks/breadth.py time FILE FOLDER [--minutes 8] [--slice 0/4] [--json FILE]
     python benchmarks/breadth.py show FILE FOLDER [--json FILE]
-    python benchmarks/breadth.py cpu FOLDER [--only NAME ...]                  # beside torch eager and Inductor's C++
 
 `write` lets stock Inductor write kernels for an H200 from steps on fake tensors (generated/fakes.py): models and
 operations (generated/operations.py), forward and with gradients, in fp32 and bf16. Each kernel is kept once, with the

@@ -134,7 +134,7 @@ UNARY = {
     "erf": (mp.erf, (0, -0.0, 1, -1), (2.5, 2), [U(-4, 4), magnitudes(1e-20, 1)]),
     "erfc": (mp.erfc, (1, 1, 0, 2), (4.5, 4), [U(-4, 9), magnitudes(1e-20, 1)]),
     "erfcx": (scaled_erfc, (1, 1, 0, INF), (4.5, 6), [U(-9, 9), magnitudes(1e-20, 1), magnitudes(1, 1e8, False)]),
-    "erfinv": (domain(-1, 1, inverse_erf), (0, -0.0, NAN, NAN), (3, 4), [U(-1, 1), magnitudes(1e-20, 1)]),
+    "erfinv": (domain(-1, 1, inverse_erf), (0, -0.0, NAN, NAN), (3.5, 4), [U(-1, 1), magnitudes(1e-20, 1)]),
     "erfcinv": (
         domain(0, 2, inverse_erfc), (INF, INF, NAN, NAN), (0.51, 4), [U(-0.1, 2.1), magnitudes(1e-37, 1, False)],
     ),

@@ -11,7 +11,7 @@ from tessera.backends.cpu.emitter import Emitter
 from tessera.backends.cpu.lanes import Lanes
 from tessera.backends.cpu.target import AVX2, LEVELS, lacking, resolve
 from tessera.config import knobs
-from tessera.dtypes import float32
+from tessera.dtypes import float64
 from tessera.language.extra import libdevice
 from tests.unit.cpu_kit import native
 
@@ -291,9 +291,9 @@ def test_levels():
 def test_declarations_of_libm_outlive_discarded_code():
     em = Emitter({}, {})
     with em.discarded():
-        Lanes(em, AVX2, 4).own("sinh", float32, em.parameter("%x"))
-    assert any("@tessera.sinhf.v4f32(" in text for text in em.globals)
-    assert "declare float @sinhf(float)" in em.declarations
+        Lanes(em, AVX2, 4).own("sinh", float64, em.parameter("%x"))
+    assert any("@tessera.sinh.v4f64(" in text for text in em.globals)
+    assert "declare double @sinh(double)" in em.declarations
 
 
 @tessera.jit
