@@ -64,7 +64,7 @@ FORMER_NAMES = {
     "keep-whole": "descriptor-to-pointer",
     "overlap-products": "async-mma",
     "pipeline": "schedule-loops",
-    "prefetch": "schedule-loops",
+    "prefetch": "schedule-streams",
     "software-pipeline": "schedule-loops",
     "specialize": "warp-specialize",
 }
@@ -75,7 +75,8 @@ PASS_NAMES = (
     "graph-channels-last", "graph-cse", "graph-drop-roundings", "graph-expand-scatters", "graph-expand-sorts",
     "graph-fuse", "graph-place-parts", "graph-reduce-scatters", "graph-sink-scalars", "licm", "lower-descriptor-rows",
     "lower-descriptors", "multicast-loads", "narrow-accumulators", "number-tensor-maps", "partition-cluster", "persist",
-    "pointer-to-tma", "scalarise-inductions", "schedule-loops", "select-tensor-maps", "split-loops",
+    "pointer-to-tma", "scalarise-inductions", "schedule-loops", "schedule-streams", "select-tensor-maps",
+    "split-loops",
     "synchronized", "transpose-buffers", "unroll", "warp-specialize", "while-to-for", "wide-index", "widen-float8",
 )  # fmt: skip
 """All passes of tessera; PASSES has only those whose modules this process has imported."""

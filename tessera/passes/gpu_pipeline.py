@@ -12,6 +12,7 @@ from tessera.passes.gpu_layout.coalesce import coalesce
 from tessera.passes.gpu_layout.widen_float8 import widen_float8
 from tessera.passes.gpu_loops.expand import expand_loops
 from tessera.passes.gpu_loops.plan import schedule_loops
+from tessera.passes.gpu_loops.private import schedule_streams
 from tessera.passes.gpu_mma.async_mma import async_mma
 from tessera.passes.gpu_mma.split_loops import split_loops
 from tessera.passes.gpu_movement.allocate import allocate_shared
@@ -49,7 +50,8 @@ def gpu_passes(
         licm,  # conversions and arithmetic that became invariant
         transpose_buffers.bind(facts=facts),  # needs to know what is read back from shared memory
         warp_specialize.bind(facts=facts),  # needs layouts: boxes and swizzles follow from them
-        # Needs layouts: only whole vectors may be copied asynchronously.
+        # These need layouts: only whole vectors may be copied asynchronously.
+        schedule_streams.bind(facts=facts),
         schedule_loops.bind(facts=facts),
         expand_loops,
         split_loops,  # now that what an iteration hands on is carried

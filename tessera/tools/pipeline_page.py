@@ -153,9 +153,13 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "Layouts are there, since boxes and swizzles of tensor maps follow from them; loops load tiles through tensor maps.",
         "The program is split into warp roles. The first region is the consumers': it waits for `full`, multiplies, and gives the buffer of the iteration before back through `empty`, as one product stays in flight (`pending=1`). The second region is the producer's: one warp waits for `empty` and starts the copies. Both carry the buffer's number and the phase of its barriers through their loops.",
     )],
+    "schedule-streams": [(
+        "Layouts are there: a thread copies what it would have loaded itself.",
+        "Loops that stream without products have a schedule (`ops/schedule.py`) by which each thread reads ahead, to buffers of its own. This loop multiplies.",
+    )],
     "schedule-loops": [(
         "Layouts are there: only whole vectors may be copied asynchronously.",
-        "Loops whose tiles are loaded through pointers have a schedule (`ops/schedule.py`): what is copied by cp.async `num_stages - 1` iterations ahead, to how many buffers, and which MMAs run on or late. After warp specialisation this loop has nothing left to load.",
+        "Loops whose tiles are loaded through pointers have a schedule, too: what is copied by cp.async `num_stages - 1` iterations ahead, to how many buffers, and which MMAs run on or late. After warp specialisation this loop has nothing left to load.",
     )],
     "expand-loops": [(
         "The schedule of a loop is on its ops.",

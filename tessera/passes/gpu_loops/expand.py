@@ -50,8 +50,8 @@ def expand_loops(module: Module) -> None:
     Gives: rings of buffers that `async_copy` fills ahead; loops that carry what a later stage uses, after a first and
         before a last iteration of their own; no op has a schedule any more.
     Needs: a GPU with `cp.async` (sm_80) for copies that run ahead.
-    Raises: IRError if the address of a copy that runs ahead is not pure.
-    Example: `copies` of tests/filecheck/expand-loops/rings.gir
+    Raises: IRError: the address of a copy that runs ahead is not pure.
+    Example: `copies` of tests/filecheck/expand-loops/ring.gir
         for { load; local_alloc; local_load } → local_alloc; async_copy; for { async_wait; async_copy; local_load }
     Compare: MLIR `scf` loop pipelining; Triton `tritongpu-pipeline`; M. Lam, "Software pipelining: an effective
         scheduling technique for VLIW machines", PLDI 1988.

@@ -6,7 +6,6 @@ then read their buffers for one more iteration: a buffer is added for that, or t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tessera import ops
@@ -17,8 +16,7 @@ from tessera.ir import Builder, Module, Op, pass_
 from tessera.ir.applications import apply
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.chains import overlapping, run_on, schedule_late
-from tessera.passes.gpu_loops.private import private_streams
-from tessera.passes.gpu_loops.streams import Stream, stream_of
+from tessera.passes.gpu_loops.streams import Stream, stream_of, write_copies
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
 
 # Registers of MMAs up to which the last MMA of a chain may be shifted by an iteration (tools/fit).
@@ -30,17 +28,17 @@ WARPS = 4  # of a warpgroup
 PART_BITS = 256  # of K in one instruction of an MMA
 
 
-@pass_("schedule-loops")
+@pass_("schedule-loops", optimization="software-pipeline", counts=True)
 def schedule_loops(module: Module, facts: GpuFacts) -> None:
     """Plan software pipelines: write the schedule of each loop whose tiles can be copied ahead.
 
     Takes: GPU IR with layouts, as only whole vectors may be copied asynchronously; `num_stages` of module or loop.
         Loops in which programs wait for others are left alone.
-    Gives: loops with `main_stage`; loads and the buffers that they fill with `stage`, `slots` and `signal`, through
-        private buffers of the threads where a loop has no MMAs; MMAs that run on with `pending`, or late with `stage`.
+    Gives: loops with `main_stage`; loads and the buffers that they fill with `stage`, `slots` and `signal`; MMAs that
+        run on with `pending`, or late with `stage`.
     Needs: a GPU with `cp.async` (sm_80).
     Raises: nothing.
-    Example: `ahead` of tests/filecheck/schedule-loops/copies.gir
+    Example: `copies` of tests/filecheck/schedule-loops/copies.gir
         for { load; local_alloc; local_load } → for { load {stage=0}; local_alloc {stage=0, slots=3}; local_load }
     Compare: Triton `tritongpu-assign-latencies` and `tritongpu-schedule-loops`.
     """
@@ -55,31 +53,7 @@ def schedule_loops(module: Module, facts: GpuFacts) -> None:
         for loop in loops:
             assert axis is not None
             wanted = loop.num_stages or default
-            if not _plan_private(loop, axis, facts, wanted):
-                _Plan(loop, axis, facts, wanted, module.attrs["num_warps"]).write()
-
-
-def _plan_private(loop: ops.ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int) -> bool:
-    """Plan copies to buffers that each thread keeps for itself. Return whether there are any."""
-    found = private_streams(loop, axis, facts, wanted)
-    if found is None or not apply("prefetch", loop):
-        return False
-    write_copies(loop, found.rings(axis, facts), found.slots - 1, found.slots, "thread")
-    return True
-
-
-def write_copies(
-    loop: ops.ForOp,
-    copied: Sequence[tuple[ops.LoadOp, ops.LocalAllocOp]],
-    ahead: int,
-    slots: int,
-    signal: str,
-) -> None:
-    """Write into the schedule that tiles are copied `ahead` iterations ahead to rings of `slots` buffers."""
-    loop.main_stage = ahead
-    for load, alloc in copied:
-        load.attrs["stage"] = alloc.attrs["stage"] = 0
-        alloc.attrs |= {"slots": slots, "signal": signal}
+            _Plan(loop, axis, facts, wanted, module.attrs["num_warps"]).write()
 
 
 @dataclass

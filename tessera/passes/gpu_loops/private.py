@@ -14,41 +14,48 @@ asked for stages (`tl.range(num_stages=)`) and the stores use other arguments th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.provenance import argument_of
 from tessera.dtypes import int1, pointer_type
-from tessera.ir import Builder, Effect, SharedType, TileType, Value
+from tessera.ir import Builder, Effect, Module, SharedType, TileType, Value, pass_
+from tessera.ir.applications import apply
 from tessera.layout import LinearLayout
-from tessera.ops import ForOp, LoadOp, LocalAllocOp, LocalLoadOp, Matmul, StoreOp
+from tessera.ops import ForOp, FuncOp, LoadOp, LocalAllocOp, LocalLoadOp, Matmul, StoreOp
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.coalesce import access_width
-from tessera.passes.gpu_loops.streams import fastest_dimension, slice_of
+from tessera.passes.gpu_loops.streams import fastest_dimension, slice_of, write_copies
 
 COPY_BYTES = 16  # by one thread: smaller copies cost more than they hide
 PROGRAMS = 2  # CTAs that must still fit on an SM
 
 
-@dataclass(frozen=True, slots=True)
-class Private:
-    """Loads that may be copied ahead to private buffers of the threads, and how many buffers of each fit."""
+@pass_("schedule-streams", optimization="prefetch", counts=True)
+def schedule_streams(module: Module, facts: GpuFacts) -> None:
+    """Plan how threads copy ahead for themselves what loops without MMAs load.
 
-    loads: list[LoadOp]
-    slots: int
+    Takes: GPU IR with layouts; `num_stages` of the module or the loop.
+    Gives: loops with `main_stage`; loads with `stage`, through private buffers with `slots` and `signal`, of which a
+        thread reads what it copied.
+    Needs: a GPU with `cp.async` (sm_80).
+    Raises: nothing.
+    Example: `sum` of tests/filecheck/schedule-streams.gir
+        for { load; add } → for { load {stage=0}; local_alloc {private=True, stage=0, slots=3}; local_load; add }
+    Compare: LLVM LoopDataPrefetch, which fills caches; CUDA guide, "Asynchronous Data Copies".
+    """
+    if not facts.has_cp_async:
+        return
+    default: int = module.attrs.get("num_stages", 1)
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        loops = [op for op in func.walk() if isinstance(op, ForOp)]
+        loops = [op for op in loops if (op.num_stages or default) > 1 and _is_simple(op)]
+        axis = AxisAnalysis(func) if loops else None
+        for loop in loops:
+            assert axis is not None
+            _plan(loop, axis, facts, loop.num_stages or default)
 
-    def rings(self, axis: AxisAnalysis, facts: GpuFacts) -> list[tuple[LoadOp, LocalAllocOp]]:
-        """Put a buffer between each load and its users."""
-        return [(op, _through_buffer(op, axis, facts)) for op in self.loads]
 
-
-def private_streams(
-    loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int
-) -> Private | None:
-    """Return the loads of a loop that threads may copy ahead for themselves, into at most `wanted` buffers; None if
-    there are none, or no room for two."""
-    if not _is_simple(loop):
-        return None
+def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int) -> None:
     written = {argument_of(op.ptr) for op in loop.body if isinstance(op, StoreOp)}
     found = [
         op
@@ -59,7 +66,9 @@ def private_streams(
     ]
     size = sum(_bytes(op) for op in found)
     slots = min(wanted, facts.max_shared_bytes // PROGRAMS // size) if found else 1
-    return Private(found, slots) if slots > 1 else None
+    if slots > 1 and apply("prefetch", loop):
+        copied = [(op, _through_buffer(op, axis, facts)) for op in found]
+        write_copies(loop, copied, slots - 1, slots, "thread")
 
 
 def _is_simple(loop: ForOp) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tessera.analysis.axis import AxisAnalysis
@@ -98,3 +99,17 @@ def slice_of(sources: list[Value], loop: ForOp) -> tuple[set[Op], set[int]] | No
             ops.add(op)
             work += op.operands
     return ops, carried
+
+
+def write_copies(
+    loop: ForOp,
+    copied: Sequence[tuple[LoadOp, LocalAllocOp]],
+    ahead: int,
+    slots: int,
+    signal: str,
+) -> None:
+    """Write into the schedule that tiles are copied `ahead` iterations ahead to rings of `slots` buffers."""
+    loop.main_stage = ahead
+    for load, alloc in copied:
+        load.attrs["stage"] = alloc.attrs["stage"] = 0
+        alloc.attrs |= {"slots": slots, "signal": signal}
