@@ -32,6 +32,7 @@ LINE = 128  # bytes of one row over all banks
 GROUP_WARPS = 4  # warps of a warpgroup
 STAGING_BYTES = 32 * 1024  # most bytes of staging buffers for the TMA unit
 SWIZZLE_ROWS = 8  # rows after which the pattern of a swizzle repeats
+VECTOR_PARTS = 8  # parts of warps, at most, that each thread of a reduction reads as vectors
 MAX_CONVERSION_BYTES = 64 * 1024  # a larger tile goes through shared memory in several rounds
 
 
@@ -46,7 +47,8 @@ def scratch_bytes(op: Op, num_warps: int, facts: object = None) -> int:
         if warps == 1:
             return 0
         count = result_elements(op) * warps
-        return sum(area(elem_of(v.type), count) for v in op.inputs)
+        parts = sum(area(elem_of(v.type), count) for v in op.inputs)
+        return parts + (result_area(op) if shares_parts(op) else 0)
     if isinstance(op, ScanOp):
         if not axis_warp_bits(op.inputs[0].type.layout, op.axis):
             return 0
@@ -66,6 +68,34 @@ def scratch_bytes(op: Op, num_warps: int, facts: object = None) -> int:
         how = staging(op, num_warps)
         return how.buffers * how.elements * op.value.type.elem.storage_bytes
     return 0
+
+
+def result_area(op: ReduceOp) -> int:
+    """Return the bytes of a reduction's results, after its warps' parts."""
+    return sum(area(elem_of(v.type), result_elements(op)) for v in op.inputs)
+
+
+def shares_parts(op: ReduceOp) -> bool:
+    """Whether each thread of a reduction over warps had better combine the parts of a few results for all threads, who
+    read them after a second barrier, than all parts of its own results: for many results, or a long region. The costs
+    are in instructions: 4 of a 16-byte read, 2 of a shuffle, 40 of a barrier."""
+    layout: LinearLayout = op.inputs[0].type.layout
+    bits = len(axis_warp_bits(layout, op.axis))
+    parts, results = 1 << bits, result_elements(op)
+    threads = 32 << layout.bits("warp")
+    if bits == 0 or parts > 32 or results * parts < 32:
+        return False
+    rest = layout.drop_dim(op.axis)
+    live = len(set(rest.register_representatives()))
+    size = sum(elem_of(v.type).storage_bytes for v in op.inputs)
+    region, shuffles = 1.5 * (len(list(op.combine)) - 1), 2 * -(-size // 4)
+    if parts > VECTOR_PARTS and sum(c == 0 for c in rest.columns("lane")) >= bits:
+        alone = live * (size / 4 + bits * (shuffles + region))
+    else:
+        alone = live * (size * parts / 4 + (parts - 1) * region)
+    each = max(1, results * parts // threads)
+    shared = each * (size / 4 + bits * (shuffles + region)) + live * size / 4 + 40
+    return shared < alone
 
 
 @dataclass(frozen=True, slots=True)

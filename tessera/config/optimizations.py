@@ -271,6 +271,11 @@ _GPU = (
         "tests/unit/test_ring_reads.py", unit="arrival",
     ),
     _row(
+        "share-parts", "gpu", "lets each thread of a reduction over warps combine the parts of a few results for all threads",
+        "results in the same order of combination in all threads; shared memory for the results", "analysis/scratch.py `shares_parts`, backends/gpu/reduce.py",
+        f"tests/unit/test_simt_reduce.py, {KERNELS}", unit="reduction",
+    ),
+    _row(
         "raise-occupancy", "gpu", "assembles with a few registers less where an SM then holds a CTA more",
         "next to nothing spills", "what ptxas reports", "tests/unit/test_raise_occupancy.py", takes_room=True,
     ),

@@ -73,7 +73,7 @@ MAX_FUNCTION_LINES = 61
 # that when SLACK lines are saved); who adds a feature makes room for it, or raises the number and gives a reason.
 MOST_LINES = {
     "errors": 620,  # with the form for programs, and classes for mistakes of host code
-    "config": 1535,  # with the names of all optimisations
+    "config": 1550,  # with the names of all optimisations
     "knobs": 100,
     "dtypes": 400,
     "ir": 1950,  # with the names of all passes, former ones, too
@@ -82,11 +82,11 @@ MOST_LINES = {
     "ops": 2060,  # with the schedules of loops and their verifier
     "layout": 2390,
     "utilities": 100,
-    "analysis": 4650,
+    "analysis": 4670,
     "passes": 8830,  # with docstrings of one form, whose examples tests run; loops of any number of stages
     "frontend": 7770,  # each of about 250 errors tells its remedy; names of other libraries have a table
     "interp": 1970,  # with a debugger that steps through lines
-    "backends": 22190,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, ends of masks
+    "backends": 22200,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, ends of masks
     # of the functions of fp32 that were computed in fp64
     "compiler": 1950,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers
     "runtime": 8870,  # docstrings of the host API have examples, too

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.analysis.scratch import area, axis_warp_bits
+from tessera.analysis.scratch import (
+    VECTOR_PARTS,
+    area,
+    axis_warp_bits,
+    result_elements,
+    shares_parts,
+)
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.packing import from_reg32, to_reg32
 from tessera.backends.gpu.shape import renaming
@@ -17,6 +23,7 @@ from tessera.backends.gpu.shared import load_elements, store_elements
 from tessera.backends.gpu.types import llvm_type
 from tessera.errors import InternalError
 from tessera.ir import Block, ElementType, TileType, Value, elem_of
+from tessera.ir.applications import apply
 from tessera.layout.linear import LinearLayout
 from tessera.ops import arith, tile
 
@@ -25,7 +32,6 @@ SIMPLE = (arith.Elementwise, arith.ConstOp)
 SYMMETRIC = (
     arith.AddOp, arith.MulOp, arith.MinOp, arith.MaxOp, arith.AndOp, arith.OrOp, arith.XorOp
 )  # fmt: skip
-VECTOR_PARTS = 8  # of warps, read by each thread
 SHARED_RESULTS = 4  # from this many on lanes share the work; for two the exchange takes as long
 
 
@@ -219,7 +225,9 @@ def _across_warps(
         reads.append((elem, _addresses(fl, rest, elem, start, parts, lanes=lanes)))
         start += area(elem, rest.num_elements * parts)
     fl.target.barrier(fl.w)
-    if lanes:
+    if shares_parts(op) and apply("share-parts", op):
+        new = _shared_parts(fl, op, rest, live)
+    elif lanes:
         new = [[load_elements(fl, elem, read[i], 1)[0] for i in live] for elem, read in reads]
         for lane in reversed(lanes):
             others = [
@@ -234,6 +242,71 @@ def _across_warps(
         new = _read_all(fl, op, reads, live, parts)
     place = {i: n for n, i in enumerate(live)}
     return [[row[place[i]] for i in rest.register_representatives()] for row in new]
+
+
+def _shared_parts(
+    fl: FunctionLowering, op: tile.ReduceOp, rest: LinearLayout, live: Sequence[int]
+) -> list[Row]:
+    """Let neighbouring lanes read the parts of one result and combine them; after another barrier all threads read the
+    results that they need, which lie behind the parts."""
+    bits = len(axis_warp_bits(op.inputs[0].type.layout, op.axis))
+    elems = [elem_of(v.type) for v in op.inputs]
+    count = result_elements(op) << bits
+    places = [1 << b for b in range(count.bit_length() - 1)]  # of a part, by bits of its reader
+    lane, others = _padded(places[:5], 5), places[5:]
+    warp, register = _padded(others[: fl.warp_bits], fl.warp_bits), others[fl.warp_bits :]
+    first = sum(1 << b for b in range(bits))  # lanes that read other parts of the same result
+    idle = sum(1 << b for b, c in enumerate((*lane, *warp)) if c == 0)
+    owner = _has_no_bit(fl, first | idle)
+    start: int = op.attrs["scratch"]
+    rows: list[Row] = []
+    for elem in elems:
+        size = elem.storage_bytes
+        read = fl.shared_addresses(start, *([c * size for c in d] for d in (register, lane, warp)))
+        rows.append([load_elements(fl, elem, address, 1)[0] for address in read])
+        start += area(elem, count)
+    for b in reversed(range(bits)):
+        sent = [[shuffle_xor(fl, elem, x, 1 << b) for x in row] for elem, row in zip(elems, rows)]
+        rows = combine(fl, op.combine, rows, sent)
+    results: list[int] = []
+    for elem, row in zip(elems, rows):
+        size = elem.storage_bytes
+        columns = ([(c >> bits) * size for c in d] for d in (register, lane, warp))
+        for address, x in zip(fl.shared_addresses(start, *columns), row, strict=True):
+            store_elements(fl, elem, address, [x], owner)
+        results.append(start)
+        start += area(elem, result_elements(op))
+    fl.target.barrier(fl.w)
+    return [_results(fl, elem, rest, live, at) for elem, at in zip(elems, results, strict=True)]
+
+
+def _padded(columns: list[int], count: int) -> list[int]:
+    return [*columns, *[0] * (count - len(columns))]
+
+
+def _has_no_bit(fl: FunctionLowering, bits: int) -> str:
+    """Return an i1: whether the thread's number has none of `bits`."""
+    if not bits:
+        return "true"
+    with fl.w.hoist():
+        return fl.w.pure(f"icmp eq i32 {fl.w.pure(f'and i32 {fl.thread}, {bits}')}, 0")
+
+
+def _results(
+    fl: FunctionLowering, elem: ElementType, rest: LinearLayout, live: Sequence[int], start: int
+) -> Row:
+    """Read the results of a thread, neighbours together."""
+    addresses = _addresses(fl, rest, elem, start, 1)
+    columns, step = rest.columns("register"), 1
+    while step.bit_length() <= len(columns) and columns[step.bit_length() - 1] == step:
+        step *= 2
+    others = (*columns[step.bit_length() - 1 :], *rest.columns("lane"), *rest.columns("warp"))
+    while any(c & (step - 1) for c in others):
+        step //= 2  # neighbours do not begin at a multiple of their number
+    row: Row = []
+    for i in range(0, len(live), step):
+        row += load_elements(fl, elem, addresses[live[i]], step)
+    return row
 
 
 def _idle_lanes(rest: LinearLayout, count: int) -> list[int]:

@@ -1,0 +1,107 @@
+"""Reductions over warps: each thread combines all parts of its results, or few parts for all threads."""
+
+# pyright: basic
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.config import knobs
+from tests.simt_kit import Compiled
+
+
+@tessera.jit
+def merged(mean, m2, count, mean2, m22, count2):
+    total = count + count2
+    part = tl.where(total == 0.0, 0.0, count2 / total)
+    delta = mean2 - mean
+    return mean + delta * part, m2 + m22 + delta * delta * count * part, total
+
+
+@tessera.jit
+def columns(x, out, more, HOW: tl.constexpr, R: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(0, R)[:, None], tl.arange(0, N)[None, :]
+    v = tl.load(x + i * N + j)
+    if HOW == "sum":
+        tl.store(out + tl.arange(0, N), tl.sum(v, axis=0))
+    elif HOW == "max":
+        tl.store(out + tl.arange(0, N), tl.max(v.to(tl.float16), axis=0).to(tl.float32))
+    elif HOW == "index":
+        tl.store(out + tl.arange(0, N), tl.argmin(v, axis=0).to(tl.float32))
+    elif HOW == "int64":
+        tl.store(out + tl.arange(0, N), tl.sum((v * 8).to(tl.int64), axis=0).to(tl.float32))
+    else:
+        mean, m2, count = tl.reduce((v, v * 0, v * 0 + 1), 0, merged)
+        tl.store(out + tl.arange(0, N), mean)
+        tl.store(more + tl.arange(0, N), m2 / count)
+
+
+SIGNATURE = {
+    "x": "*fp32",
+    "out": "*fp32",
+    "more": "*fp32",
+    **dict.fromkeys(("HOW", "R", "N"), "constexpr"),
+}
+SHAPES = [
+    (64, 32, 8),
+    (64, 32, 4),
+    (128, 64, 16),
+    (256, 8, 8),
+    (32, 256, 8),
+    (512, 2, 16),
+    (16, 128, 16),
+]
+
+
+def expected(x: np.ndarray, how: str) -> list[np.ndarray]:
+    if how == "sum":
+        return [x.sum(axis=0)]
+    if how == "max":
+        return [x.astype(np.float16).max(axis=0)]
+    if how == "index":
+        return [x.argmin(axis=0)]
+    if how == "int64":
+        return [(x * 8).astype(np.int64).sum(axis=0)]
+    return [x.mean(axis=0), x.var(axis=0)]
+
+
+@pytest.mark.parametrize("how", ["sum", "max", "index", "int64", "moments"])
+@pytest.mark.parametrize(("rows", "width", "warps"), SHAPES)
+@pytest.mark.parametrize("off", ["", "share-parts"])
+def test_columns(how: str, rows: int, width: int, warps: int, off: str):
+    x = np.random.default_rng(rows).standard_normal((rows, width)).astype(np.float32)
+    out, more = np.zeros((2, width), np.float32)
+    with knobs.scope():
+        knobs.compilation.disable = off
+        compiled = Compiled(
+            columns, SIGNATURE, {"HOW": how, "R": rows, "N": width}, num_warps=warps
+        )
+    compiled.run(x, out, more)
+    for found, want in zip(
+        (out, more), expected(x.astype(np.float64 if how != "max" else x.dtype), how)
+    ):
+        np.testing.assert_allclose(found, want, rtol=2e-5, atol=1e-5)
+
+
+def test_many_results_are_shared_between_threads():
+    """Eight results of eight warps: 16 reads of 16 bytes and 56 sums in each thread, or one read and three sums."""
+    constants = {"HOW": "sum", "R": 64, "N": 64}
+    texts: dict[str, Compiled] = {}
+    for off in ("", "share-parts"):
+        with knobs.scope():
+            knobs.compilation.disable = off
+            texts[off] = Compiled(columns, SIGNATURE, constants, num_warps=8)
+    reads = {off: c.count(r"ld\.shared") for off, c in texts.items()}
+    sums = {off: c.count(r"add\.(rn\.)?f32") for off, c in texts.items()}
+    assert reads[""] < reads["share-parts"] / 2 and sums[""] < sums["share-parts"] / 2
+    assert texts[""].count(r"bar(rier)?\.(cta\.)?sync") == 2
+    assert texts["share-parts"].count(r"bar(rier)?\.(cta\.)?sync") == 1
+
+
+def test_single_results_are_combined_by_every_thread():
+    constants = {"HOW": "sum", "R": 4096, "N": 1}
+    assert (
+        Compiled(columns, SIGNATURE, constants, num_warps=8).count(r"bar(rier)?\.(cta\.)?sync") == 1
+    )
