@@ -104,6 +104,10 @@ _GRAPHS = (
         "tests/unit/test_graph_small_scatters.py, tests/fuzz/test_graphs_keep_meaning.py", unit="op",
     ),
     _row(
+        "graph-narrow-results", "cpu gpu", "stores numbers that a loop widens as they were, and widens them where they are read", "nothing but loads uses the tensor", "graph/passes/narrow.py",
+        "tests/filecheck/graph-narrow-results.gph, tests/fuzz/test_graph_halves.py", unit="rewrite",
+    ),
+    _row(
         "graph-drop-roundings", "cpu gpu", "hands fp32 numbers on between operations of a kernel on half types", "results that nothing compares, no conversion that the program asks for; not under numerics=\"eager\"", "graph/passes/roundings.py", "tests/unit/test_graph_roundings.py", unit="rewrite",
     ),
     _row(

@@ -90,6 +90,8 @@ IN_PASSES -= {
     "graph-break-launches",
     "graph-own-products",
     "graph-fuse-products",
+    "graph-drop-copies",  # as the next one of torch's graphs
+    "graph-narrow-places",
 }
 
 

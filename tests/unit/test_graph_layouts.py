@@ -183,6 +183,16 @@ def test_a_copy_is_saved_in_place_of_a_weight():
     assert returned[1].op is not None and returned[3] is weight
 
 
+def test_no_copy_is_saved_of_a_large_weight():
+    """It is there anyhow: a MiB more would be held until the gradient is computed."""
+    net = Net()
+    out = chain(net, 64, 512, 16, 16, channels=(512, 512))
+    weight = net.g.block.args[1]
+    module = net.chosen(out, weight, free=(1,))
+    assert is_chosen(module)
+    assert module.functions[0].regions[0].terminator.operands[1] is weight
+
+
 # --- whether it pays ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("elem", "place", "wanted"),

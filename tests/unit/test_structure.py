@@ -76,7 +76,7 @@ MOST_LINES = {
     "config": 1550,  # with the names of all optimisations
     "knobs": 100,
     "dtypes": 400,
-    "ir": 1950,  # with the names of all passes, former ones, too
+    "ir": 1960,  # with the names of all passes, former ones, too
     "language": 7230,  # with the types that stubs take, docstrings, whose examples and errors tests run, and special
     # functions of fp32 in fp32
     "ops": 2060,  # with the schedules of loops and their verifier

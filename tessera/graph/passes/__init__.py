@@ -11,6 +11,7 @@ from tessera.graph.passes.expand_sort import expand_sorts
 from tessera.graph.passes.facts import symbol_ranges
 from tessera.graph.passes.index_sets import split_index_sets
 from tessera.graph.passes.layouts import choose_layouts
+from tessera.graph.passes.narrow import narrow_results
 from tessera.graph.passes.roundings import drop_roundings
 from tessera.graph.passes.small_scatters import reduce_scatters
 from tessera.ir import Block, Module, PassManager, pass_
@@ -78,6 +79,7 @@ PIPELINE = [
     equal.merge_equal,
     canonical.canonicalize,
     fuse_loops,
+    narrow_results,
     canonical.canonicalize,
     equal.merge_equal,
 ]

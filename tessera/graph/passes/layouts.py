@@ -40,6 +40,9 @@ NOTE = "convolutions"  # the module's attribute that says what was chosen, and w
 FREE = (
     "free_results"  # and, in training, the numbers of the results whose strides are ours to choose
 )
+MOST_SAVED = (
+    1 << 20
+)  # bytes of a copied argument from which on gradients copy it again: a launch and some of them
 NEAR = 4  # elements that neighbours along a row are apart, at most: pooling goes on by several
 
 
@@ -216,9 +219,14 @@ class Layouts:
                     user.set_operand(k, copy)
         end = self.function.body.terminator
         for k, v in enumerate(end.operands):
-            if k in self.free and v in copies and _has_numbers(copies[v].type):
+            if k in self.free and v in copies and self._is_saved_so(v, copies[v]):
                 end.set_operand(k, copies[v])  # for the gradients, which would copy it again
         self.function.returns = tuple(v.type for v in end.operands)
+
+    def _is_saved_so(self, v: Value, copy: Value) -> bool:
+        """Whether a copy is saved in place of a tensor; large arguments, which are there anyhow, are copied again."""
+        large = v.op is None and cost.bytes_of(v.type, self.size) >= MOST_SAVED
+        return _has_numbers(copy.type) and not large
 
     def _operand(self, v: Value, c: Convolution, copies: dict[Value, Value]) -> Value:
         """What a convolution reads in place of an operand."""
