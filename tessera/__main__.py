@@ -1,56 +1,72 @@
-"""Dispatches `python -m tessera COMMAND ...`: the commands and what they do."""
+"""Dispatches `tessera COMMAND ...`, which is `python -m tessera COMMAND ...`: the commands and what they do.
+
+A command's module is imported when it runs. Exit codes: 0 done, 1 failed, 2 malformed command line; `run` exits as the
+program does.
+"""
 
 from __future__ import annotations
 
+import difflib
 import sys
-from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
-from tessera.compat.run import run
-from tessera.tools import explain, profile, widths
-from tessera.tools.bisect import bisect
-from tessera.tools.cli import cache, tune
-from tessera.tools.opt import opt
-
-USAGE = """\
-usage: python -m tessera run SCRIPT [ARGS...]
-       python -m tessera run -m MODULE [ARGS...]
-       python -m tessera cache info | clear [--older DAYS] | export FILE | import FILE
-       python -m tessera bisect [--repeat N] [--timeout S] SCRIPT [ARGS...]
-       python -m tessera tune --show | --export FILE | --import FILE
-       python -m tessera explain [--target sm_90] [--json FILE] [--html FILE] SCRIPT[:KERNEL] [ARGS...]
-       python -m tessera profile [--trace FILE] [--counts] SCRIPT [ARGS...]
-       python -m tessera widths [--target sm_90] SCRIPT [ARGS...]
-       python -m tessera opt [--passes NAMES] [--target sm_90] [--disable NAMES] FILE
-
-run    runs a program in which `import triton` means tessera
-cache  compiled kernels on disk: size, removal, transfer to other machines
-bisect finds the application of an optimisation that makes a program wrong
-explain tells for each line of a program's kernels what it moves, computes and costs, and what bounds them
-profile shows the time of each kernel and scope of a program
-widths tells how wide each load and store of a program's kernels is, and why it is no wider
-tune   autotuning results: the best configs, a lockfile to share
-opt    runs passes on IR (.tir, .gir) and prints the result
-"""
+from tessera.tools.commands import COMMANDS
 
 HELP = ("-h", "--help", "help")
-COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "run": run, "cache": cache, "tune": tune, "bisect": lambda args: bisect(args, run),
-    "explain": lambda args: explain.command(args, run),
-    "profile": lambda args: profile.command(args, run),
-    "opt": opt, "widths": lambda args: widths.command(args, run),
-}  # fmt: skip
+
+
+def usage() -> str:
+    """The text of `--help`."""
+    lines = ["usage: tessera COMMAND ...        (or: python -m tessera COMMAND ...)", ""]
+    width = max(map(len, COMMANDS))
+    lines += [f"  {name:{width}}  {command.what}" for name, command in COMMANDS.items()]
+    lines += ["", *(f"tessera {name} {command.form}" for name, command in COMMANDS.items())]
+    return "\n".join(
+        [*lines, "", "tessera --version    docs/commands.md has examples and exit codes", ""]
+    )
+
+
+def version() -> str:
+    return f"tessera {import_module('tessera').__version__}"
+
+
+def load(name: str) -> Any:
+    """Return the function of a command; its module is imported now."""
+    module, _, function = COMMANDS[name].where.partition(":")
+    return getattr(import_module(module), function)
 
 
 def main(args: list[str]) -> int:
     """Run a command; return 2 for a malformed command line, 0 if it asks for help."""
-    if args and args[0] in HELP:
-        sys.stdout.write(USAGE)
+    if args and args[0] in HELP and len(args) == 1:
+        sys.stdout.write(usage())
         return 0
-    status = COMMANDS[args[0]](args[1:]) if args and args[0] in COMMANDS else 2
-    if status == 2:
-        sys.stderr.write(USAGE)
+    if args in (["--version"], ["-V"]):
+        print(version())
+        return 0
+    if args and args[0] == "help":
+        args = [args[1], "--help"]
+    if not args or args[0] not in COMMANDS:
+        near = difflib.get_close_matches(args[0], COMMANDS, n=1) if args else []
+        said = f"tessera: there is no command {args[0]!r}" if args else "tessera: which command?"
+        sys.stderr.write(f"{usage()}\n{said}{f'; did you mean {near[0]!r}?' if near else ''}\n")
+        return 2
+    name, rest = args[0], args[1:]
+    command = COMMANDS[name]
+    if rest and rest[0] in HELP[:2] and (command.runs or name == "run"):
+        print(f"usage: tessera {name} {command.form}\n\n{command.what}")
+        return 0
+    status: int = load(name)(rest, load("run")) if command.runs else load(name)(rest)
+    if status == 2 and not rest:
+        sys.stderr.write(f"usage: tessera {name} {command.form}\n")
     return status
 
 
+def entry() -> int:
+    """The console script."""
+    return main(sys.argv[1:])
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(entry())

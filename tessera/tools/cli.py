@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import cast
 
 from tessera.config import knobs
 from tessera.errors import TesseraError
@@ -18,11 +19,20 @@ from tessera.runtime.cache.disk import SUFFIX, DiskCache, decode, disk_cache
 
 
 def cache(args: list[str]) -> int:
-    """`cache info | clear [--older DAYS] | export FILE | import FILE`."""
+    """`cache info | list | prune MB | clear [--older DAYS] | export FILE | import FILE`."""
     parser = argparse.ArgumentParser("tessera cache", description="compiled kernels on disk")
     commands = parser.add_subparsers(required=True)
     info = commands.add_parser("info", help="where the cache is and how large")
     info.set_defaults(run=_info)
+    listed = commands.add_parser(
+        "list", help="each kernel: name, target, size, days since its last use"
+    )
+    listed.set_defaults(run=_list)
+    prune = commands.add_parser(
+        "prune", help="remove those not used for longest until the rest fits"
+    )
+    prune.add_argument("megabytes", type=float, metavar="MB")
+    prune.set_defaults(run=_prune)
     clear = commands.add_parser("clear", help="remove entries")
     clear.add_argument(
         "--older", type=float, default=0.0, metavar="DAYS", help="only those not used for so long"
@@ -103,12 +113,40 @@ def _info(_: argparse.Namespace) -> int:
     return 0
 
 
+def _last_use(path: Path) -> float:
+    used = path.stat()
+    return max(used.st_atime, used.st_mtime)
+
+
+def _list(_: argparse.Namespace) -> int:
+    now = time.time()
+    for path in sorted(_files(disk_cache()), key=_last_use, reverse=True):
+        entry = decode(path.stem, path.read_bytes()) or {}
+        about = entry.get("metadata")
+        name = cast("dict[str, object]", about).get("name", "?") if isinstance(about, dict) else "?"
+        days = (now - _last_use(path)) / 86400
+        print(f"{path.stem[:12]}  {path.stat().st_size / 1e3:8.1f} kB  {days:6.1f} days  {name}")
+    return 0
+
+
+def _prune(given: argparse.Namespace) -> int:
+    files = sorted(_files(disk_cache()), key=_last_use)
+    size, removed = sum(path.stat().st_size for path in files), 0
+    for path in files:
+        if size <= given.megabytes * 1e6:
+            break
+        size -= path.stat().st_size
+        path.unlink(missing_ok=True)
+        removed += 1
+    print(f"{removed} kernels removed, {size / 1e6:.1f} MB left")
+    return 0
+
+
 def _clear(given: argparse.Namespace) -> int:
     store, limit = disk_cache(), time.time() - given.older * 86400
     removed = 0
     for path in _files(store):
-        used = path.stat()
-        if max(used.st_atime, used.st_mtime) <= limit:
+        if _last_use(path) <= limit:
             path.unlink(missing_ok=True)
             removed += 1
     print(f"{removed} kernels removed")

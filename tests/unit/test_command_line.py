@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from tessera.__main__ import COMMANDS, main
+from tessera import __version__
+from tessera.__main__ import entry, load, main
+from tessera.compiler import ASTSource
+from tessera.compiler import compile as compile_for
+from tessera.config import knobs
+from tessera.runtime.cache.disk import disk_cache
+from tessera.tools import doctor
+from tessera.tools.commands import COMMANDS
+from tessera.tools.compile_kernel import kernel_named, signature_of
+from tessera.tools.targets import target_named
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("word", ["--help", "-h", "help"])
@@ -16,21 +29,150 @@ def test_help_is_no_failure(word: str, capsys: pytest.CaptureFixture[str]):
     assert main([word]) == 0
     shown = capsys.readouterr()
     assert not shown.err
-    assert all(f"python -m tessera {command}" in shown.out for command in COMMANDS)
+    assert all(f"tessera {command}" in shown.out for command in COMMANDS)
 
 
 @pytest.mark.parametrize("args", [[], ["unknown"], ["run"], ["run", "-m"]])
 def test_other_command_lines_say_what_there_is(args: list[str], capsys: pytest.CaptureFixture[str]):
     assert main(args) == 2
     shown = capsys.readouterr()
-    assert not shown.out and shown.err.startswith("usage: python -m tessera")
+    assert not shown.out and (args[1:] or shown.err.startswith("usage: tessera"))
 
 
-def test_as_a_program():
+def test_misspelt_commands(capsys: pytest.CaptureFixture[str]):
+    assert main(["docto"]) == 2
+    assert "did you mean 'doctor'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_there_and_has_help(name: str, capsys: pytest.CaptureFixture[str]):
+    assert callable(load(name))
+    try:
+        status: object = main([name, "--help"])
+    except SystemExit as done:  # of argparse
+        status = done.code
+    assert status == 0
+    assert "usage:" in capsys.readouterr().out
+    assert f"`tessera {name}" in (ROOT / "docs/commands.md").read_text("utf-8")
+
+
+def test_as_a_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     ran = subprocess.run(
         [sys.executable, "-m", "tessera", "--help"], capture_output=True, check=False
     )
     assert ran.returncode == 0 and b"usage:" in ran.stdout
+    monkeypatch.setattr(sys, "argv", ["tessera", "--version"])
+    assert entry() == 0 and capsys.readouterr().out == f"tessera {__version__}\n"
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
+    assert scripts == {"tessera": "tessera.__main__:entry"}
+
+
+# --- doctor ---------------------------------------------------------------------------------------------------
+def test_doctor_runs_kernels(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert "a kernel on interpreter  runs" in shown and "a kernel on cpu          runs" in shown
+    assert shown.endswith("kernels run here\n")
+
+
+def test_doctor_tells_what_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(doctor, "NEEDED", ("numpy", "no-such-package"))
+    monkeypatch.setattr(doctor, "_on_host", lambda name: name != "cpu")
+    assert main(["doctor", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "broken: no-such-package, a kernel on cpu"
+    states = {x["subject"]: x for x in told["findings"]}
+    assert states["no-such-package"]["remedy"] == "pip install no-such-package"
+    assert states["a kernel on cpu"]["found"] == "gives wrong results"
+    assert states["numpy"]["state"] == "ok" and states["a kernel on interpreter"]["state"] == "ok"
+
+
+# --- compile ----------------------------------------------------------------------------------------------------
+KERNEL = """
+import tessera
+import tessera.language as tl
+
+@tessera.jit
+def scale(x, n, factor, BLOCK: tl.constexpr, ADD: tl.constexpr = 0):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + i, tl.load(x + i, mask=i < n) * factor + ADD, mask=i < n)
+
+if __name__ == "__main__":
+    raise SystemExit("the program must not run")
+"""
+SIGNATURE = "--signature=x=*fp32,n=i32,factor=fp32,BLOCK=64"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    (tmp_path / "scale.py").write_text(KERNEL)
+    return f"{tmp_path}/scale.py"
+
+
+def test_compile_to_each_stage(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["compile", f"{script}:scale", SIGNATURE, "--target=cpu", "--stage=tir"]) == 0
+    assert "func {name='scale'" in capsys.readouterr().out
+    written = tmp_path / "scale.ptx"
+    args = ["--target=sm_90", "--stage=ptx", "--option=num_warps=2", "-o", str(written)]
+    assert main(["compile", f"{script}:scale", SIGNATURE, *args]) == 0
+    assert not capsys.readouterr().out and ".maxntid 64" in written.read_text()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "args", "told"),
+    [
+        ("scael", [SIGNATURE], "did you mean `scale`?"),
+        ("scale", ["--signature=x=*fp32,n=i32,BLOCK=64"], "says nothing of factor"),
+        ("scale", ["--signature=x=*fp32,m=i32"], "has no parameter 'm'"),
+        ("scale", [SIGNATURE, "--target=sm90x"], "there is no target 'sm90x'"),
+        ("scale", [SIGNATURE, "--target=cpu", "--stage=ptx"], "cpu has no stage 'ptx'"),
+        ("scale", [SIGNATURE, "--target=cpu", "--option=num_wraps=2"], "did you mean `num_warps`?"),
+        ("scale", ["--signature=x"], "'x' is no NAME=VALUE"),
+    ],
+)
+def test_compile_reports_mistakes(
+    script: str, kernel: str, args: list[str], told: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["compile", f"{script}:{kernel}", *args]) == 1
+    shown = capsys.readouterr()
+    assert not shown.out and told in shown.err
+
+
+# --- cache and completions ------------------------------------------------------------------------------------
+def test_cache_lists_and_prunes(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    with knobs.cache.scope():
+        knobs.cache.dir = str(tmp_path / "cache")
+        for target in ("cpu:avx2", "cpu:generic"):
+            compile_for(source_of(script), target_named(target), store=disk_cache())
+        assert main(["cache", "list"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 2 and all(line.endswith("  scale") for line in lines)
+        assert main(["cache", "prune", "100"]) == 0
+        assert capsys.readouterr().out.startswith("0 kernels removed")
+        assert main(["cache", "prune", "0"]) == 0
+        assert capsys.readouterr().out == "2 kernels removed, 0.0 MB left\n"
+
+
+def source_of(script: str) -> ASTSource:
+    kernel = kernel_named(f"{script}:scale")
+    return ASTSource(kernel, *signature_of(kernel, SIGNATURE.partition("=")[2]))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completions(shell: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["completions", shell]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in COMMANDS)
+    if shell == "bash":
+        words = 'COMP_WORDS=(tessera cache pr); COMP_CWORD=2; _tessera; echo "${COMPREPLY[*]}"'
+        ran = subprocess.run(
+            ["bash", "-c", f"{text}\n{words}"], capture_output=True, text=True, check=True
+        )
+        assert ran.stdout.split()[0] == "prune"
 
 
 TIR = """
