@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 
 from tessera.tools.commands import COMMANDS
 
@@ -31,7 +31,7 @@ def version() -> str:
     return f"tessera {import_module('tessera').__version__}"
 
 
-def load(name: str) -> Any:
+def load(name: str) -> Callable[..., int]:
     """Return the function of a command; its module is imported now."""
     module, _, function = COMMANDS[name].where.partition(":")
     return getattr(import_module(module), function)
@@ -57,7 +57,7 @@ def main(args: list[str]) -> int:
     if rest and rest[0] in HELP[:2] and (command.runs or name == "run"):
         print(f"usage: tessera {name} {command.form}\n\n{command.what}")
         return 0
-    status: int = load(name)(rest, load("run")) if command.runs else load(name)(rest)
+    status = load(name)(rest, load("run")) if command.runs else load(name)(rest)
     if status == 2 and not rest:
         sys.stderr.write(f"usage: tessera {name} {command.form}\n")
     return status

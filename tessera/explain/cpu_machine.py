@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from tessera.backends.cpu.pool import default_threads
 from tessera.backends.cpu.target import resolve
 from tessera.config import knobs
 from tessera.explain.machines import Machine
-from tessera.explain.probes import copy_blocks, multiply_adds
+from tessera.explain.probes import copy_blocks, multiply_adds  # pyright: ignore[reportUnknownVariableType]
 from tessera.runtime.benchmark import device_name
 from tessera.runtime.driver import driver_named
 
@@ -60,9 +60,9 @@ def _copy_rate(size: int) -> float:
     """Return the bytes a second that copies of `size` bytes move, what is read before it is written included."""
     n = size // 8
     x, out = np.zeros(n, np.float32), np.zeros(n, np.float32)
-    start = copy_blocks[(-(-n // BLOCK),)]
+    start = copy_blocks[(-(-n // BLOCK),)]  # pyright: ignore[reportUnknownVariableType]
     times = max(2, min(40, (64 << 20) // size))
-    return (1 + WRITE_ALLOCATE) * 4 * n / _best(lambda: start(x, out, n, BLOCK=BLOCK), times)
+    return (1 + WRITE_ALLOCATE) * 4 * n / _best(partial(start, x, out, n, BLOCK=BLOCK), times)
 
 
 def _lanes() -> int:

@@ -34,7 +34,7 @@ def explain_launch(
 
 
 def _described(
-    fn: JITFunction, args: Sequence[object], kwargs: Mapping[str, object], grid: object
+    fn: JITFunction[...], args: Sequence[object], kwargs: Mapping[str, object], grid: object
 ) -> tuple[CompiledKernel, list[object], Sequence[int]]:
     kernel = fn.warmup(*args, grid=grid, **kwargs)
     kernel = kernel.result() if hasattr(kernel, "result") else kernel

@@ -43,6 +43,9 @@ from tessera.ops import AddOp, AndOp, CmpOp, ConditionOp, ConstOp, ForOp, WhileO
 NO_STEP = "the step of a range must not be 0"
 STEPS = "the step is what is added to the variable each time, such as 1, -1 or BLOCK"
 NO_ELSE = "write its statements behind the loop, under an `if` where they do not always run"
+_BUILTINS: Any = hints
+_RANGE, _STATIC_RANGE = _BUILTINS.range, _BUILTINS.static_range
+_CONDITION = _BUILTINS.condition
 _ITERATORS = (builtins.range, hints.range, hints.static_range)
 
 
@@ -63,14 +66,14 @@ def visit_for(fe: FrontEnd, node: ast.For) -> None:
     args, kwargs = arguments(fe, node.iter)
     with fe.loc(node.iter):
         if func is builtins.range or func is hints.range:
-            bound, _, _ = hints.range.binder.bind(args, kwargs)
+            bound, _, _ = _RANGE.binder.bind(args, kwargs)
             if func is builtins.range and (len(args) > 3 or kwargs):
                 raise TypeMismatch(
                     "range() takes up to three positional arguments",
                     help="write `range(start, stop, step)`; options are those of `tl.range`",
                 )
             return _for_range(fe, node, bound)
-        bound, _, _ = hints.static_range.binder.bind(args, kwargs)
+        bound, _, _ = _STATIC_RANGE.binder.bind(args, kwargs)
         return _unroll(fe, node, _static_range(bound))
 
 
@@ -198,7 +201,7 @@ def _hints(options: Sequence[object]) -> dict[str, Any]:
     stages, unroll, no_multi_buffer, flatten_, specialize, no_licm = values = list(
         map(unwrap, options)
     )
-    for name, x in zip(hints.range.binder.names[3:], values, strict=True):
+    for name, x in zip(_RANGE.binder.names[3:], values, strict=True):
         if not isinstance(x, int | None):
             raise NotConstexpr(
                 what=f"the argument {name} of tl.range",
@@ -255,7 +258,7 @@ def _while_test(fe: FrontEnd, node: ast.While) -> tuple[Value, bool]:
     disable_licm = False
     if isinstance(test, ast.Call) and fe.visit(test.func) is hints.condition:
         args, kwargs = arguments(fe, test)
-        (x, licm), _, _ = hints.condition.binder.bind(args, kwargs)
+        (x, licm), _, _ = _CONDITION.binder.bind(args, kwargs)
         disable_licm = bool(unwrap(licm))
     else:
         x = fe.visit(test)

@@ -41,6 +41,8 @@ from tessera.language.values import *
 
 if TYPE_CHECKING:
     from tessera.language.kernel_typing import constexpr
+    from tessera.language.order import *  # mypy does not see through `standard`
+    from tessera.language.reductions import *
 else:
     from tessera.language.values import constexpr
 

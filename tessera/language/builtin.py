@@ -12,6 +12,7 @@ from tessera.language.values import METHODS
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _REQUIRED: Any = object()
+Function = TypeVar("Function")
 
 
 # What parameters are called elsewhere, and what here.
@@ -124,10 +125,10 @@ class Builtin(ByName):
 
 
 @overload
-def builtin(stub: Callable[..., Any], /) -> Any: ...
+def builtin(stub: Function, /) -> Function: ...
 @overload
-def builtin(*, method: bool) -> Callable[[Callable[..., Any]], Any]: ...
-def builtin(stub: Callable[..., Any] | None = None, /, *, method: bool = False) -> Any:
+def builtin(*, method: bool) -> Callable[[Function], Function]: ...
+def builtin(stub: Any = None, /, *, method: bool = False) -> Any:
     """Make a stub (signature and docstring) an operation; `method`: also a method of tensors under its name."""
 
     def make(fn: Callable[..., Any]) -> Any:
@@ -137,9 +138,6 @@ def builtin(stub: Callable[..., Any] | None = None, /, *, method: bool = False) 
         return made
 
     return make if stub is None else make(stub)
-
-
-Function = TypeVar("Function")
 
 
 def tensor_method(function: Function) -> Function:

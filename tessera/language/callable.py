@@ -9,7 +9,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from types import CellType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from tessera.errors import ChangedGlobal, ConflictingGlobal, HostOnly, LaunchError, NotAFunction
 from tessera.language.builtin import ArgumentBinder, Builtin
@@ -352,6 +352,10 @@ class LibraryFunction(JITCallable):
         super().__init__(fn, lazy=True, **options)
 
 
-def library(fn: Callable[..., Any]) -> Any:
-    """Decorator: define an operation of the language by a kernel function instead of an implementation."""
-    return LibraryFunction(fn)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def library(fn: Function) -> Function:
+    """Decorator: define an operation of the language by a kernel function instead of an implementation. For type
+    checkers it is still the function, so that they see its parameters."""
+    return cast("Function", LibraryFunction(fn))

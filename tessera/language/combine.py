@@ -11,6 +11,7 @@ from tessera.language.builtin import builtin
 if TYPE_CHECKING:
     from tessera.language.operand_types import (
         BoolLike,
+        Combined,
         CombineFunction,
         DTypeLike,
         IntLike,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
         Tensors,
     )
     from tessera.language.values import constexpr, tensor
-    from tessera.language.values import tuple as tl_tuple
 
 __all__ = ["associative_scan", "dot", "dot_scaled", "gather", "histogram", "reduce"]
 
@@ -96,8 +96,8 @@ def dot_scaled(
 
 @builtin
 def reduce(
-    input: Tensors, axis: IntLike, combine_fn: CombineFunction, keep_dims: BoolLike = False
-) -> tensor | tl_tuple:
+    input: Tensors, axis: IntLike | None, combine_fn: CombineFunction, keep_dims: BoolLike = False
+) -> Combined:
     """All elements along `axis` (None: all of them) combined by the jitted function `combine_fn`.
 
     `input` is a tile or a tuple of n tiles of one shape, and so is the result, without the dimension or with extent 1
@@ -118,8 +118,8 @@ def reduce(
 
 @builtin
 def associative_scan(
-    input: Tensors, axis: IntLike, combine_fn: CombineFunction, reverse: BoolLike = False
-) -> tensor | tl_tuple:
+    input: Tensors, axis: IntLike | None, combine_fn: CombineFunction, reverse: BoolLike = False
+) -> Combined:
     """Inclusive prefixes along `axis` combined by the jitted function `combine_fn`, from the end if `reverse`.
 
     `input` is a tile or a tuple of n tiles of one shape, and so is the result. `combine_fn(a0, …, b0, …)` gets 2n

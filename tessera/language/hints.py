@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tessera.language.callable import JITCallable
     from tessera.language.operand_types import (
         BoolLike,
+        Combined,
         DTypeLike,
         Index,
         IntLike,
@@ -254,7 +255,7 @@ def inline_asm_elementwise(
     dtype: DTypeLike | Sequence[DTypeLike] | tl_tuple,
     is_pure: BoolLike,
     pack: IntLike,
-) -> tensor | tl_tuple:
+) -> Combined:
     """Assembly of the target (PTX on NVIDIA) applied to the elements of the broadcast `args`, `pack` at a time.
 
     `$0`, `$1`, … are the registers of the results, then those of the operands, that the LLVM `constraints` name
@@ -271,9 +272,7 @@ def inline_asm_elementwise(
 
 
 @builtin
-def map_elementwise(
-    scalar_fn: JITCallable, *args: TensorLike, pack: IntLike = 1
-) -> tensor | tl_tuple:
+def map_elementwise(scalar_fn: JITCallable, *args: TensorLike, pack: IntLike = 1) -> Combined:
     """A jitted function of scalars, which may branch and loop, applied to each element of the broadcast `args`.
 
     With `pack` n it gets n neighbours of the first argument, then n of the second, …, and returns n elements of each

@@ -6,8 +6,8 @@ what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from tessera.dtypes import dtype, pointer_type
 from tessera.language.block_pointer import block_pointer
@@ -28,4 +28,12 @@ PointerLike: TypeAlias = tensor | block_pointer
 Tensors: TypeAlias = tensor | Sequence[tensor] | tl_tuple
 Mask: TypeAlias = TensorLike | None
 Option: TypeAlias = StrLike | None
-CombineFunction: TypeAlias = JITCallable | Builtin  # of scalars: two for each input
+Operand: TypeAlias = (
+    Any  # a tensor or a number, of functions written in the language, whose text is checked, too
+)
+Combined: TypeAlias = (
+    Any  # a tensor, or a tuple of tensors where the input or an argument asks for it
+)
+CombineFunction: TypeAlias = (
+    JITCallable | Builtin | Callable[..., Any]
+)  # of scalars: two for each input

@@ -11,7 +11,7 @@ from tessera.language.callable import library
 if TYPE_CHECKING:
     from tessera.language.descriptor import tensor_descriptor
     from tessera.language.kernel_typing import constant as constexpr
-    from tessera.language.operand_types import Index, IntLike
+    from tessera.language.operand_types import Index, Indices, IntLike
     from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr
@@ -26,7 +26,7 @@ def descriptor_slice(
 
 @library
 def load_ragged(
-    desc: tensor_descriptor, slice_off: tensor, slice_size: tensor, coords: tensor, ragged_dim: constexpr = 0
+    desc: tensor_descriptor, slice_off: Index, slice_size: Index, coords: Indices, ragged_dim: constexpr = 0
 ):  # fmt: skip
     """The block at `coords` of the slice of `slice_size` elements at `slice_off` along `ragged_dim`.
 
@@ -38,7 +38,7 @@ def load_ragged(
 
 @library
 def store_ragged(
-    desc: tensor_descriptor, slice_off: tensor, slice_size: tensor, coords: tensor, data: tensor,
+    desc: tensor_descriptor, slice_off: Index, slice_size: Index, coords: Indices, data: tensor,
     ragged_dim: constexpr = 0,
 ):  # fmt: skip
     """Write `data` to the block at `coords` of the slice, as for `load_ragged`; what lies outside is dropped."""
@@ -47,7 +47,7 @@ def store_ragged(
 
 @library
 def atomic_add_ragged(
-    desc: tensor_descriptor, slice_off: tensor, slice_size: tensor, coords: tensor, data: tensor,
+    desc: tensor_descriptor, slice_off: Index, slice_size: Index, coords: Indices, data: tensor,
     ragged_dim: constexpr = 0,
 ):  # fmt: skip
     """Add `data` to the block at `coords` of the slice, atomically; all else is as for `store_ragged`."""

@@ -19,6 +19,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tessera.language.kernel_typing import constant as constexpr
+    from tessera.language.operand_types import Operand
     from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr
@@ -80,7 +81,7 @@ def philox_impl(
 
 @library
 def philox(
-    seed: tensor,
+    seed: Operand,
     c0: tensor,
     c1: tensor,
     c2: tensor,
@@ -119,7 +120,7 @@ def philox(
 
 
 @library
-def randint4x(seed: tensor, offset: tensor, n_rounds: constexpr = DEFAULT_ROUNDS):
+def randint4x(seed: Operand, offset: Operand, n_rounds: constexpr = DEFAULT_ROUNDS):
     """Random bits: a tuple of four uint32 tiles in the shape of `offset`, a tensor of ints.
 
     Equal seeds and offsets give equal bits, on every target. The four words of a counter cost as much as one.
@@ -142,7 +143,7 @@ def randint4x(seed: tensor, offset: tensor, n_rounds: constexpr = DEFAULT_ROUNDS
 
 
 @library
-def randint(seed: tensor, offset: tensor, n_rounds: constexpr = DEFAULT_ROUNDS):
+def randint(seed: Operand, offset: Operand, n_rounds: constexpr = DEFAULT_ROUNDS):
     """Random bits: a uint32 tile in the shape of `offset`, a tensor of ints; the first of `randint4x`.
 
     Raises:
@@ -177,7 +178,7 @@ def uint_to_uniform_float(x: tensor):
 
 
 @library
-def rand(seed: tensor, offset: tensor, n_rounds: constexpr = DEFAULT_ROUNDS):
+def rand(seed: Operand, offset: Operand, n_rounds: constexpr = DEFAULT_ROUNDS):
     """Random numbers, uniform in [0, 1): an fp32 tile in the shape of `offset`, a tensor of ints.
 
     Raises:
@@ -191,7 +192,7 @@ def rand(seed: tensor, offset: tensor, n_rounds: constexpr = DEFAULT_ROUNDS):
 
 
 @library
-def rand4x(seed: tensor, offsets: tensor, n_rounds: constexpr = DEFAULT_ROUNDS):
+def rand4x(seed: Operand, offsets: Operand, n_rounds: constexpr = DEFAULT_ROUNDS):
     """Random numbers, uniform in [0, 1): a tuple of four fp32 tiles in the shape of `offsets`, a tensor of ints.
 
     Raises:
@@ -231,7 +232,7 @@ def pair_uniform_to_normal(u1: tensor, u2: tensor):
 
 
 @library
-def randn(seed: tensor, offset: tensor, n_rounds: constexpr = DEFAULT_ROUNDS):
+def randn(seed: Operand, offset: Operand, n_rounds: constexpr = DEFAULT_ROUNDS):
     """Random numbers of the standard normal distribution: an fp32 tile in the shape of `offset`, a tensor of ints.
 
     Raises:
@@ -247,7 +248,7 @@ def randn(seed: tensor, offset: tensor, n_rounds: constexpr = DEFAULT_ROUNDS):
 
 
 @library
-def randn4x(seed: tensor, offset: tensor, n_rounds: constexpr = DEFAULT_ROUNDS):
+def randn4x(seed: Operand, offset: Operand, n_rounds: constexpr = DEFAULT_ROUNDS):
     """Random numbers of the standard normal distribution: a tuple of four fp32 tiles in the shape of `offset`.
 
     `offset` is a tensor of ints.

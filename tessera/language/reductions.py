@@ -20,6 +20,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tessera.language.kernel_typing import constant as constexpr
+    from tessera.language.operand_types import Operand
     from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr
@@ -50,7 +51,7 @@ def total(dims: Sequence[int]) -> int:
 
 # --- small helpers --------------------------------------------------------------------------------------
 @library
-def cdiv(x: tensor, div: tensor):
+def cdiv(x: Operand, div: Operand):
     """`x / div` rounded up, element by element, of ints with `div` > 0; the dtype is that of `x + div`.
 
     Python numbers give a compile-time number. `tessera.cdiv` is the same on the host.

@@ -222,6 +222,7 @@ class tensor(run_time):
 
         def __eq__(self, other: object) -> Any: ...
         def __hash__(self) -> int: ...
+        def __index__(self) -> int: ...  # as a bound of `range`
 
     def __init__(self, handle: Any, type: Any):
         self.handle = handle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, ParamSpec, overload
 
 from tessera.compiler.tracebacks import trim_traceback
 from tessera.errors import suggestion
@@ -14,9 +14,11 @@ from tessera.runtime.jit import JITFunction
 from tessera.runtime.launching.mistakes import named_arguments, refuse_unknown
 from tessera.utilities import stacklevel_of_caller
 
+P = ParamSpec("P")
+
 
 @overload
-def jit(fn: Callable[..., object]) -> JITFunction: ...
+def jit(fn: Callable[P, object]) -> JITFunction[P]: ...
 @overload
 def jit(
     *,
@@ -27,7 +29,7 @@ def jit(
     do_not_specialize_on_alignment: Iterable[int | str] | None = None,
     debug: bool | None = None,
     noinline: bool | None = None,
-) -> Callable[[Callable[..., Any]], JITFunction]: ...
+) -> Callable[[Callable[P, object]], JITFunction[P]]: ...
 def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Make a kernel of a function, bare or with options; `kernel[grid](*args, **launch_options)` launches it.
 
@@ -63,7 +65,7 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     refuse_unknown("jit", options, _JIT_OPTIONS)
 
     @trim_traceback
-    def made(fn: Callable[..., object]) -> JITFunction:
+    def made(fn: Callable[..., object]) -> JITFunction[...]:
         return _with_known_names(JITFunction(fn, **options))
 
     return made(fn) if fn is not None else made
@@ -74,7 +76,7 @@ _JIT_OPTIONS = (
 )  # fmt: skip
 
 
-def _with_known_names(made: JITFunction) -> JITFunction:
+def _with_known_names(made: JITFunction[P]) -> JITFunction[P]:
     """Return the kernel; warn about options that name parameters that it does not have."""
     for option in ("do_not_specialize", "do_not_specialize_on_alignment"):
         unknown = [

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MethodType
-from typing import Any
+from typing import Any, Generic, ParamSpec, cast
 
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel, check_fit, make_backend
@@ -32,6 +32,7 @@ from tessera.runtime.launching.binding import DeviceCaches, Prepared, launch_key
 from tessera.runtime.launching.hooks import around, hook_arguments
 from tessera.runtime.launching.interface import KernelInterface
 from tessera.runtime.launching.mistakes import call_with_names, check_options, check_parameters
+from tessera.runtime.launching.typed import Launch
 from tessera.runtime.native.fast_path import FastPath, array_types, arrays_in, supported, units_of
 
 
@@ -62,6 +63,7 @@ def compile(
     )
 
 
+P = ParamSpec("P")
 _UNPICKLED = frozenset(
     (
         "__wrapped__", "_bind", "_fast", "_hash_lock", "_native", "_unhooked", "binder", "device_caches", "signature",
@@ -69,7 +71,7 @@ _UNPICKLED = frozenset(
 )  # fmt: skip
 
 
-class JITFunction(JITCallable, KernelInterface):
+class JITFunction(JITCallable, KernelInterface, Generic[P]):
     """A kernel, made by `jit`: `fn[grid](*args, **options)` compiles for the types of the arguments and launches.
 
     `grid` is 1 to 3 ints, or a function of a dict of the arguments by name. `warmup(*args, grid=…)` compiles without
@@ -84,7 +86,7 @@ class JITFunction(JITCallable, KernelInterface):
 
     def __init__(
         self,
-        fn: Callable[..., object],
+        fn: Callable[P, object],
         version: object = None,
         do_not_specialize: Iterable[int | str] | None = None,
         do_not_specialize_on_alignment: Iterable[int | str] | None = None,
@@ -163,14 +165,14 @@ class JITFunction(JITCallable, KernelInterface):
     compile = staticmethod(compile)
 
     # --- the two ways of a launch ------------------------------------------------------------------------------
-    def __getitem__(self, grid: object) -> Callable[..., Any]:
+    def __getitem__(self, grid: object) -> Launch[P]:
         """Return `kernel[grid]`, to be called with (*args, **options). `grid`: 1 to 3 ints, or a callable that returns
         them."""
         native = self._native or self._start_native()
         try:
             return MethodType(native, grid)  # binds like a partial, in three quarters of its time
         except TypeError:  # a grid of None binds to nothing; the launch reports it
-            return partial(native, grid)
+            return cast("Launch[P]", partial(native, grid))
 
     def run(
         self, *args: object, grid: object, warmup: bool, **kwargs: object

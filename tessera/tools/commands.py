@@ -31,6 +31,10 @@ COMMANDS = {
         "tessera.tools.explain:command", "[--target sm_90] [--json FILE] [--html FILE] SCRIPT[:KERNEL] [ARGS...]",
         "tell for each line of a kernel what it moves, computes and costs, and what bounds it", True,
     ),
+    "profile": Command(
+        "tessera.tools.profile:command", "[--trace FILE] [--counts] SCRIPT [ARGS...]",
+        "show the time of each kernel and scope of a program", True,
+    ),
     "widths": Command(
         "tessera.tools.widths:command", "[--target sm_90] SCRIPT [ARGS...]",
         "tell how wide each load and store of a program's kernels is, and why it is no wider", True,

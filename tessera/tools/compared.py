@@ -60,7 +60,12 @@ class Comparison:
 
     def install(self) -> None:
         def launch(
-            fn: JITFunction, fast_key: Any, grid: Any, args: Any, kwargs: Any, warmup: bool = False
+            fn: JITFunction[...],
+            fast_key: Any,
+            grid: Any,
+            args: Any,
+            kwargs: Any,
+            warmup: bool = False,
         ) -> Any:
             if warmup or self.nested:
                 return self.launch(fn, fast_key, grid, args, kwargs, warmup)
@@ -69,7 +74,7 @@ class Comparison:
         JITFunction._launch = launch  # type: ignore[method-assign]
         JITFunction._install = lambda *_: None  # type: ignore[method-assign]  no launch passes by
 
-    def compared(self, fn: JITFunction, grid: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def compared(self, fn: JITFunction[...], grid: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         arrays = list(dict.fromkeys(arrays_in([*args, *kwargs.values()])))
         before = [clone(x.array) for x in arrays]
         result = self.launch(fn, None, grid, args, dict(kwargs))
@@ -86,7 +91,7 @@ class Comparison:
         return result
 
     def _interpret(
-        self, fn: JITFunction, grid: Any, args: Any, kwargs: Any, arrays: Any, before: Any
+        self, fn: JITFunction[...], grid: Any, args: Any, kwargs: Any, arrays: Any, before: Any
     ) -> bool:
         """Repeat the launch by the interpreter, on the arrays as they were. Return whether it could."""
         for x, old in zip(arrays, before, strict=True):
@@ -107,7 +112,7 @@ class Comparison:
             driver.chosen = chosen
         return True
 
-    def _told(self, fn: JITFunction, args: Any, kwargs: Any, x: _Array, have: Any) -> str:
+    def _told(self, fn: JITFunction[...], args: Any, kwargs: Any, x: _Array, have: Any) -> str:
         given = dict(zip(fn.arg_names, args, strict=False)) | kwargs
         name = next((n for n, v in given.items() if any(y == x for y in arrays_in([v]))), "?")
         mine, right = to_numpy(have).reshape(-1), to_numpy(x.array).reshape(-1)

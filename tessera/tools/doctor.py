@@ -179,7 +179,7 @@ def _on_gpu() -> bool:
     try:
         api.copy_to_device(memory[0], x.ctypes.data, x.nbytes)
         arrays = [_OnGpu(address) for address in memory]
-        doubled[(4,)](*arrays, 100, BLOCK=32)
+        doubled[(4,)](*arrays, 100, BLOCK=32)  # pyright: ignore[reportCallIssue]
         api.synchronize()
         api.copy_to_host(out.ctypes.data, memory[1], out.nbytes)
     finally:

@@ -17,7 +17,7 @@ from tessera.backends.nvidia.backend import NvidiaBackend
 from tessera.compiler import ASTSource
 from tessera.ir import Module, Names, Pass, PassManager, print_module
 from tessera.ir.applications import Session
-from tessera.tools.pipeline_kernel import matmul
+from tessera.tools.pipeline_kernel import matmul  # pyright: ignore[reportUnknownVariableType]
 
 INTRODUCTION = """\
 # A matmul through all passes
@@ -220,7 +220,7 @@ def walk(capability: int) -> Iterator[Step]:
     backend = NvidiaBackend(GPUTarget("cuda", capability, 32))
     options = backend.parse_options(OPTIONS)
     aligned = {(i,): [["tt.divisibility", 16]] for i in range(len(SIGNATURE))}
-    module = ASTSource(matmul, SIGNATURE, TILE, aligned).make_ir(options)
+    module = ASTSource(matmul, SIGNATURE, TILE, aligned).make_ir(options)  # pyright: ignore[reportUnknownArgumentType]
     module.attrs |= backend.attributes(options)
     names = Names()
     text = text_of(module, names)

@@ -257,7 +257,7 @@ def block_kernel(source, target, rows, columns, M: tl.constexpr, N: tl.constexpr
 def case_user_kernel_with_descriptors() -> None:
     def doubled(x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
-        block_kernel[(4, 4)](x, out, *x.shape, 32, 64)
+        block_kernel[(4, 4)](x, out, *x.shape, 32, 64)  # pyright: ignore[reportCallIssue]
         return out + x
 
     # Descriptors made in a kernel need scratch memory on GPUs, which the static launcher does not give.

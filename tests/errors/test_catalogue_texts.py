@@ -189,7 +189,7 @@ def misspelt_optimization(patch: pytest.MonkeyPatch, folder: Path) -> None:
 """,
 )
 def another_argument(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    scaled[(1,)](np.zeros(4, np.float32), m=3)
+    scaled[(1,)](np.zeros(4, np.float32), m=3)  # pyright: ignore[reportCallIssue]
 
 
 @case(
@@ -234,7 +234,7 @@ def described_columns(patch: pytest.MonkeyPatch, folder: Path) -> None:
 """,
 )
 def misspelt_option(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    scaled[(1,)](np.zeros(4, np.float32), 3, num_wraps=4)
+    scaled[(1,)](np.zeros(4, np.float32), 3, num_wraps=4)  # pyright: ignore[reportCallIssue]
 
 
 @case(

@@ -165,12 +165,12 @@ def test_cooperative_launches():
     x, out = (torch.zeros(programs * 256, device="cuda", dtype=torch.int32) for _ in range(2))
     for _ in range(4):
         counter = torch.zeros(1, device="cuda", dtype=torch.int32)
-        neighbours[(programs,)](counter, x, out, programs, BLOCK=256, launch_cooperative_grid=True)
+        neighbours[(programs,)](counter, x, out, programs, BLOCK=256, launch_cooperative_grid=True)  # pyright: ignore[reportCallIssue]
         assert torch.equal(out, torch.roll(x, -256))
         x.zero_()
     for _ in range(2):  # more than fit at a time
         with pytest.raises(CudaError, match="COOPERATIVE_LAUNCH_TOO_LARGE"):
-            neighbours[(1 << 16,)](
+            neighbours[(1 << 16,)](  # pyright: ignore[reportCallIssue]
                 counter, x, out, 1 << 16, BLOCK=256, launch_cooperative_grid=True
             )
 

@@ -38,14 +38,14 @@ def test_rotary_embedding(device, dtype):
     angles = np.random.default_rng(0).random((t, d // 2)) * 6
     q = device.array(x, dtype)
     args = [device.array(f(angles), "fp32") for f in (np.cos, np.sin)]
-    rotate[(2 * t,)](q, *args, t, HEADS=heads, ROWS=4, D=d, BACK=False)
+    rotate[(2 * t,)](q, *args, t, HEADS=heads, ROWS=4, D=d, BACK=False)  # pyright: ignore[reportCallIssue]
     turned = (x[..., : d // 2] + 1j * x[..., d // 2 :]) * np.exp(1j * np.tile(angles, (2, 1)))[
         :, None
     ]
     want = np.concatenate([turned.real, turned.imag], -1)
     tolerance = {"fp16": 3e-3, "bf16": 3e-2, "fp32": 1e-5}[dtype]
     np.testing.assert_allclose(device.numpy(q), want, atol=tolerance)
-    rotate[(2 * t,)](q, *args, t, HEADS=heads, ROWS=4, D=d, BACK=True)
+    rotate[(2 * t,)](q, *args, t, HEADS=heads, ROWS=4, D=d, BACK=True)  # pyright: ignore[reportCallIssue]
     np.testing.assert_allclose(device.numpy(q), x, atol=2 * tolerance)
 
 

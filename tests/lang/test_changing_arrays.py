@@ -389,7 +389,7 @@ def test_descriptors_of_the_host(device: Any, n: int):
     a, b = (rng.integers(-3, 4, (64, 128)).astype(np.float16) for _ in range(2))
     out = device.zeros((64, 64))
     given = [TensorDescriptor(device.array(x), [64, 128], [128, 1], [64, 32]) for x in (a, b)]
-    products[(1,)](*given, out, n)
+    products[(1,)](*given, out, n)  # pyright: ignore[reportCallIssue]
     parts = [[x[:, 32 * i : 32 * i + 32].astype(np.float32) for i in range(4)] for x in (a, b)]
     want = (parts[0][0] if n > 2 else parts[1][0]) @ parts[0][0].T
     for i in range(n):

@@ -35,7 +35,7 @@ def test_rows_of_slices(device, mode):
     x = np.arange(16 * 32, dtype="f4").reshape(16, 32) + 1
     out = device.array(np.full_like(x, 3.0))
     made = [create_ragged_descriptor(t, [4, 32]) for t in (device.array(x), out)]
-    doubled[(4, 3)](*made, device.array(OFFSETS), MODE=mode, ROWS=4)
+    doubled[(4, 3)](*made, device.array(OFFSETS), MODE=mode, ROWS=4)  # pyright: ignore[reportCallIssue]
     np.testing.assert_array_equal(device.numpy(out), x + 3 if mode == "add" else 2 * x)
 
 

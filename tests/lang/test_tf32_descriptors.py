@@ -85,6 +85,6 @@ def test_products(device: Any) -> None:
         for x, block in ((a, [64, 32]), (b, [32, 32]))
     ]
     out = TensorDescriptor(c, [64, 32], [32, 1], [64, 32])
-    product[(1,)](*descriptors, out, 64, 64, 32, 32)
+    product[(1,)](*descriptors, out, 64, 64, 32, 32)  # pyright: ignore[reportCallIssue]
     want = rounded(a).astype(np.float64) @ rounded(b).astype(np.float64)
     np.testing.assert_allclose(device.numpy(c), want, rtol=1e-5, atol=1e-5)

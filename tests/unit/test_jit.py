@@ -286,7 +286,7 @@ def test_annotated_parameters():
         ):
             for pointer in (p, p.ctypes.data):
                 out[:] = 0
-                kernel[(1,)](out, a, b, c, d, pointer)
+                kernel[(1,)](out, a, b, c, d, pointer)  # pyright: ignore[reportArgumentType]
                 assert out.tolist() == want
         with pytest.raises(OverflowError):
             kernel[(1,)](out, 1, 256, 0.5, True, p)

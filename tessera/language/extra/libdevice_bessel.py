@@ -6,6 +6,8 @@ Q of cos and sin of the phase. Near zeros the error is absolute, 2**-50 of the f
 
 # pyright: reportAttributeAccessIssue=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownParameterType=false
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

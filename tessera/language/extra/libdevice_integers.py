@@ -1,6 +1,8 @@
 """Defines libdevice's functions of integers, bits and exponents, neighbours, remainders, lengths of vectors."""
 
 # pyright: reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownParameterType=false
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

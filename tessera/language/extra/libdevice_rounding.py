@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tessera.dtypes import float32, float64, int32, int64, uint32, uint64
 from tessera.language import arithmetic
 from tessera.language.arithmetic import fma, where
-from tessera.language.builtin import Builtin, builtin
+from tessera.language.builtin import Builtin
 from tessera.language.callable import library
 from tessera.language.creation import zeros_like
 from tessera.language.extra.libdevice_base import (
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Any as constexpr,  # kernels can use numbers that are annotated constexpr
     )
 
+    from tessera.language.operand_types import Operand
     from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr
@@ -54,7 +55,7 @@ def _moved(f: tensor, over: tensor, under: tensor, mode: constexpr):
 
 
 @library
-def _narrowed(s: tensor, e: tensor, mode: constexpr):
+def _narrowed(s: tensor, e: Operand, mode: constexpr):
     """Return the fp64 value s plus a tiny e (only its sign counts) as fp32."""
     f = s.to(float32)
     g = f.to(float64)
@@ -300,7 +301,7 @@ def _stub(name: str, arity: int, doc: str) -> Builtin:
     template = _TEMPLATES[arity]
     stub = FunctionType(template.__code__, template.__globals__, name)
     stub.__qualname__, stub.__module__, stub.__doc__ = name, __name__, doc
-    return builtin(stub)
+    return Builtin(stub)
 
 
 # name -> (builtin, function, dtypes, mode)

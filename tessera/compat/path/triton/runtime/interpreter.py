@@ -9,7 +9,7 @@ from tessera.errors import InterpreterError
 from tessera.runtime.jit import JITFunction
 
 
-class InterpretedFunction(JITFunction):
+class InterpretedFunction(JITFunction[...]):
     """A jitted function that always runs on the NumPy interpreter."""
 
     def __init__(self, fn: Any, **options: Any) -> None:

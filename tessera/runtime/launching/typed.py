@@ -1,0 +1,38 @@
+"""Names what `kernel[grid]` is for type checkers: a function with the kernel's parameters, and launch options.
+
+A checker cannot add keywords to the parameters of a function. So a launch without options is checked against the
+kernel's parameters, and one with an option only for the types of the options.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, overload
+
+P = ParamSpec("P")
+Result: TypeAlias = Any  # the CompiledKernel; None if a hook vetoed the compilation
+
+
+class Launch(Protocol, Generic[P]):
+    """`kernel[grid]`, to be called with the arguments and options."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Result: ...
+    @overload
+    def __call__(self, *args: object, num_warps: int, **kwargs: object) -> Result: ...
+    @overload
+    def __call__(self, *args: object, num_stages: int, **kwargs: object) -> Result: ...
+    @overload
+    def __call__(self, *args: object, num_ctas: int, **kwargs: object) -> Result: ...
+    @overload
+    def __call__(self, *args: object, maxnreg: int | None, **kwargs: object) -> Result: ...
+    @overload
+    def __call__(self, *args: object, debug: bool | str, **kwargs: object) -> Result: ...
+    @overload
+    def __call__(self, *args: object, disable_optimizations: str, **kwargs: object) -> Result: ...
+    @overload
+    def __call__(self, *args: object, pointer_maps: bool, **kwargs: object) -> Result: ...
+    @overload
+    def __call__(self, *args: object, any_extent: bool, **kwargs: object) -> Result: ...
+    @overload
+    def __call__(self, *args: object, index_bits: int, **kwargs: object) -> Result: ...
+    def __call__(self, *args: object, **kwargs: object) -> Result: ...

@@ -1,0 +1,40 @@
+"""A program that is right: type checkers have nothing to say to it."""
+
+import numpy as np
+
+import tessera
+import tessera.language as tl
+
+
+@tessera.jit
+def helper(x):
+    return x * 2
+
+
+@tessera.jit
+def softmax(out_ptr, in_ptr, n, stride, BLOCK: tl.constexpr, EVEN: tl.constexpr = False):
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    mask = i < n
+    x = tl.load(in_ptr + row * stride + i, mask=mask, other=-float("inf"))
+    for _ in range(tl.num_programs(0)):
+        x = helper(x) * 0.5
+    x = x - tl.max(x, axis=0)
+    e = tl.exp(x)
+    total = tl.sum(e, 0)
+    tl.store(out_ptr + row * stride + i, (e / total).to(tl.float32), mask=mask)
+    if EVEN:
+        acc = tl.zeros((16, BLOCK), dtype=tl.float32)
+        acc = tl.dot(tl.trans(acc), acc, input_precision="ieee")
+        best, where = tl.max(acc, 1, return_indices=True)
+        tl.device_print("best", best + where)
+
+
+x, out = np.zeros((4, 8), np.float32), np.zeros((4, 8), np.float32)
+softmax[(4,)](out, x, 8, 8, BLOCK=8)
+softmax[(4,)](out, x, n=8, stride=8, BLOCK=8, EVEN=True)
+softmax[(4,)](out, x, 8, 8, BLOCK=8, num_warps=2, num_stages=1)
+softmax[lambda args: (args["n"] // 2,)](out, x, 8, 8, BLOCK=8, debug="check")
+tuned = tessera.autotune([tessera.Config({"BLOCK": 8}, num_warps=1)], key=["n"])(softmax)
+tuned[(4,)](out, x, 8, 8)
+configured = tessera.jit(do_not_specialize=["n"])(softmax.fn)
