@@ -108,3 +108,43 @@ def test_a_divisor_of_its_own_is_divided_by():
 @tessera.jit
 def quotient(x, y):
     return x / y
+
+
+@tessera.jit
+def truncate_kernel(x, signed, unsigned, N: tl.constexpr):
+    i = tl.arange(0, N)
+    v = tl.load(x + i)
+    tl.store(signed + i, v.to(tl.int32))
+    tl.store(unsigned + i, v.to(tl.uint32))
+
+
+def test_floats_become_words_by_one_instruction():
+    """It saturates and gives 0 for NaN by itself: nothing is compared."""
+    edges = [
+        0,
+        -0.0,
+        1.9,
+        -1.9,
+        np.nan,
+        np.inf,
+        -np.inf,
+        3e9,
+        -3e9,
+        5e9,
+        2**31 - 128,
+        -(2.0**31),
+        0.5,
+        -0.5,
+        1e-40,
+        7,
+    ]
+    x = np.resize(np.array(edges, np.float32), 128)
+    signed, unsigned = np.zeros(128, np.int32), np.zeros(128, np.uint32)
+    signature = {"x": "*fp32", "signed": "*i32", "unsigned": "*u32", "N": C}
+    kernel = Compiled(truncate_kernel, signature, {"N": 128})
+    kernel.run(x, signed, unsigned)
+    whole = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
+    np.testing.assert_array_equal(signed, np.clip(whole, -(2**31), 2**31 - 1).astype(np.int32))
+    np.testing.assert_array_equal(unsigned, np.clip(whole, 0, 2**32 - 1).astype(np.uint32))
+    assert kernel.count(r"cvt\.rzi\.[su]32\.f32") == 2
+    assert kernel.count("setp") == 0

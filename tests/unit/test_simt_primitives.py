@@ -216,6 +216,16 @@ def test_division_and_pairs() -> None:
     np.testing.assert_allclose(pair, np.stack([y, x], 1), rtol=2**-8)
 
 
+def test_truncation_saturates_and_gives_0_for_nan() -> None:
+    x = np.resize(np.array([1.9, -1.9, np.nan, 3e9, -3e9, np.inf, -np.inf, 7], np.float32), THREADS)
+    whole = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
+    signed, unsigned = (Lanes().named(f"truncate_{k}.float", x) for k in "su")
+    want = np.clip(whole, -(2**31), 2**31 - 1).astype(np.int32).view(np.uint32)
+    np.testing.assert_array_equal(np.asarray(signed).astype(np.uint32), want)
+    want = np.clip(whole, 0, 2**32 - 1).astype(np.uint32)
+    np.testing.assert_array_equal(np.asarray(unsigned).astype(np.uint32), want)
+
+
 @pytest.mark.parametrize(
     ("name", "bits", "source"),
     [("to_fp16_rtz.float", 10, "f4"), ("to_bf16_rtz.float", 7, "f4"), ("to_fp32_rtz.double", 23, "f8"),

@@ -62,6 +62,11 @@ class ElementBuilder(ABC):
         """Extend an integer to a wider type, by `sext` or `zext`."""
         return self.convert(name, source, text, target)
 
+    def truncated(self, text: str, signed: bool) -> str | None:
+        """Round fp32 toward zero to 32 bits by an instruction that saturates and gives 0 for NaN; None if there is
+        none."""
+        return None
+
     # --- integers ---------------------------------------------------------------------------------------------
     def divided(self, t: dtype, a: str, b: str) -> str | None:
         """Divide toward zero by an instruction that never traps and gives any number where b is 0; None if there is

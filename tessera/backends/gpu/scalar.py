@@ -108,6 +108,9 @@ class Scalar(ElementBuilder):
             return None
         return self.target.math(self.w, f"to_{target.name}_{rounding}", llvm_type(source), [text])
 
+    def truncated(self, text: str, signed: bool) -> str | None:
+        return self.target.math(self.w, "truncate_s" if signed else "truncate_u", "float", [text])
+
     def extended(self, name: str, source: str, text: str, target: str) -> str:
         base, constant = split(self.w.offsets, text)
         if target == "i64" and self.w.is_of_thread(base) and 0 <= constant < FAR:

@@ -91,6 +91,19 @@ row("sqrt.float", (_F,), _F, "sqrt.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.s
 row("sqrt_rn.float", (_F,), _F, "sqrt.rn.f32 $0, $1;", "=f,f", meaning=np.sqrt)
 row("sqrt_rn.double", (_D,), _D, "sqrt.rn.f64 $0, $1;", "=d,d", meaning=np.sqrt)
 row("div.float", (_F, _F), _F, "div.full.f32 $0, $1, $2;", "=f,f,f", meaning=np.divide)
+
+
+def _truncated(low: int, high: int) -> Callable[[np.ndarray], np.ndarray]:
+    def truncate(x: np.ndarray) -> np.ndarray:
+        inside = np.clip(np.trunc(np.nan_to_num(x.astype(np.float64), nan=0.0)), low, high)
+        return mask_int(inside.astype(np.int64).view(np.uint64), 32)
+
+    return truncate
+
+
+# LLVM's own saturating conversions compare and select before the instruction, which saturates by itself.
+row("truncate_s.float", (_F,), "i32", "llvm.nvvm.f2i.rz", meaning=_truncated(-(2**31), 2**31 - 1))
+row("truncate_u.float", (_F,), "i32", "llvm.nvvm.f2ui.rz", meaning=_truncated(0, 2**32 - 1))
 row("rcp.float", (_F,), _F, "rcp.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.reciprocal)
 
 # Integer instructions that LLVM's own cannot express. LLVM's quotient by zero and its shift by the type's width are
