@@ -59,7 +59,8 @@ def test_nothing_is_an_extern(function: Function):
     with recording() as graphs:
         torch.compile(again(function), backend="tessera")(*given()).sum().backward()
     assert len(graphs) == 2
-    assert not {name for name in externs(graphs) if "aten.mm" not in name}
+    products = ("aten.mm", "aten.bmm")  # of eager's library, where that is quicker
+    assert not {name for name in externs(graphs) if not name.startswith(products)}
 
 
 @pytest.mark.parametrize("function", [dropped, dropped_twice], ids=lambda f: f.__name__)

@@ -94,8 +94,9 @@ def test_the_peak_is_known_before_the_call(name: str):
         compiled(x)
         measured = peak_bytes(lambda: compiled(x))[0]
     (record,) = records
-    inside = 1 << 15 if name == "attention" else 0  # what the library needs for attention
-    assert 0 <= measured - record.run.peak_bytes() <= inside
+    # What the library needs for attention; its kernels for GPUs give small results that are counted and not made.
+    inside, unmade = (1 << 15, 1 << 10) if name == "attention" else (0, 0)
+    assert -unmade <= measured - record.run.peak_bytes() <= inside
 
 
 def saved(f: Any, *shapes: tuple[int, ...]) -> tuple[Any, list[Any]]:

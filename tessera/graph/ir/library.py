@@ -49,6 +49,7 @@ def _lowered(function: JITCallable, types: tuple[dtype, ...]) -> Block:
     front_end = FrontEnd(Module(), _NoLaunch())
     names = dict(zip(function.arg_names, map(front_end.tensor, body.args), strict=True))
     front_end.frame = Frame(function, names, None, None)
+    front_end.frame.is_kernel = False  # what it returns is used
     with front_end.builder.at(body):
         outcome = front_end.run(front_end.frame.source.node.body)
         assert outcome is not None
