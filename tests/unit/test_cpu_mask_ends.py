@@ -149,6 +149,26 @@ def test_both_dimensions(axis: int, keep: bool, shape: tuple[int, int]):
 
 
 @tessera.jit
+def within_range(x, out, sums, start, n, TYPE: tl.constexpr, B: tl.constexpr):
+    at = tl.arange(0, B)
+    inside = (at + start).to(TYPE) < n.to(TYPE)
+    v = tl.load(x + at, mask=inside, other=0.0)
+    tl.store(sums, tl.sum(v, axis=0))
+    tl.store(out + at, v * 2, mask=inside)
+
+
+@pytest.mark.parametrize("kind", [tl.uint32, tl.uint64, tl.int32], ids=str)
+@pytest.mark.parametrize(
+    ("start", "n"),
+    [(-500, 100), (-1, 2000), (0, -1), (2**31 - 300, 5), (2**31 - 1000, 2**31 - 500)],
+)
+def test_masks_of_numbers_that_wrap(kind: tl.dtype, start: int, n: int):
+    """Such a mask is false before it is true: one comparison tests both ends of a range."""
+    args = floats(B), np.full(B, 7, np.float32), np.zeros(1, np.float32)
+    agree(within_range, (1,), *args, start, n, TYPE=kind, B=B, rtol=1e-4)
+
+
+@tessera.jit
 def rows(x, out, n, B: tl.constexpr):
     at = tl.arange(0, B)
     tl.store(out + tl.program_id(0) * n + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)

@@ -220,7 +220,7 @@ def _vector_loop(
         with lo.em.counted(head or "0", full, str(n * times), always=True) as i:
             trip(i)
     lo.assumed = saved
-    end = _first_end(lo, plan, coords, ends) if ends else str(size)
+    end = _first_end(lo, plan, coords, ends, stays=True) if ends else str(size)
     with lo.em.counted(full, end, str(n), always=True) as i:
         if head:
             with _part(lo, n, lo.em.op(f"sub nsw i64 {size}, {i}")):
@@ -318,6 +318,9 @@ def prefix_masks(lo: Lowering, mask: Value, dim: int) -> list[Prefix]:
         op = v.op
     if v in lo.buffers or not isinstance(op, arith.CmpOp) or not _is_int(op.lhs) or dim not in dims:
         return []
+    t = elem_of(op.lhs.type)
+    if t.bits == 64 and not t.signed:
+        return []  # bounds are computed with signed numbers of 64 bits
     inner = dims.index(dim)
     a, b = slope(op.lhs, inner), slope(op.rhs, inner)
     rising = {"lt": (1, 0), "le": (1, 0), "gt": (0, 1), "ge": (0, 1)}.get(op.predicate)
@@ -338,26 +341,34 @@ def split_bound(
     return em.op(f"add nsw i64 {limit}, {start}") if start else limit, {p.mask for p in masks}
 
 
-def _first_end(lo: Lowering, plan: Nest, coords: list[Coord], masks: Iterable[Prefix]) -> str:
-    """Return an i64: for how many elements all of `masks` hold; it may be negative."""
-    (dim,), limit = plan.group, str(plan.group_size)
+def _first_end(
+    lo: Lowering, plan: Nest, coords: list[Coord], masks: Iterable[Prefix], stays: bool = False
+) -> str:
+    """Return an i64: for how many elements all of `masks` hold; it may be negative. `stays`: none holds further on."""
+    (dim,), size = plan.group, plan.group_size
+    limit = str(size)
     for prefix in masks:
-        end = _end(lo, coords, prefix, dim)
+        end = _end(lo, coords, prefix, dim, size if stays else 0)
         limit = lo.em.call("i64", "llvm.smin.i64", f"i64 {limit}", f"i64 {end}")
     return limit
 
 
-def last_end(lo: Lowering, coords: Sequence[Coord], masks: Iterable[Prefix], dim: int) -> str:
-    """Return an i64: the index along `dim` from which on none of `masks` holds; it may be beyond the tile."""
+def last_end(
+    lo: Lowering, coords: Sequence[Coord], masks: Iterable[Prefix], dim: int, size: int
+) -> str:
+    """Return an i64: the index along `dim`, of `size` elements, from which on none of `masks` holds; it may be beyond
+    the tile."""
     limit = "0"
     for prefix in masks:
-        end = _end(lo, coords, prefix, dim)
+        end = _end(lo, coords, prefix, dim, size)
         limit = lo.em.call("i64", "llvm.smax.i64", f"i64 {limit}", f"i64 {end}")
     return limit
 
 
-def _end(lo: Lowering, coords: Sequence[Coord], prefix: Prefix, dim: int) -> str:
-    """Return an i64: for how many elements along `dim` a mask holds, if the tile had as many; it may be negative."""
+def _end(lo: Lowering, coords: Sequence[Coord], prefix: Prefix, dim: int, size: int) -> str:
+    """Return an i64: for how many elements along `dim` a mask holds, if the tile had as many; it may be negative.
+    `size`, if not 0: the elements for which it must not hold again. All of them are returned if it may, since the
+    compared number wraps: `(index - 5).to(uint32) < n` holds from 5 on."""
     op, em = prefix.compare, lo.em
     origin = [*coords]
     origin[dim] = Coord()
@@ -366,7 +377,27 @@ def _end(lo: Lowering, coords: Sequence[Coord], prefix: Prefix, dim: int) -> str
     lo.memo = {}
     first, bound = (_wide(lo, v, where) for v in (low, high))
     room = em.op(f"sub nsw i64 {bound}, {first}")
-    return em.op(f"add nsw i64 {room}, 1") if op.predicate in ("le", "ge") else room
+    if op.predicate in ("le", "ge"):
+        room = em.op(f"add nsw i64 {room}, 1")
+    bits = min(_bits(low), default=64)
+    if not size or bits >= 63:
+        return room
+    wraps = em.op(f"icmp sgt i64 {first}, {(1 << bits) - size}")
+    return em.op(f"select i1 {wraps}, i64 {size}, i64 {room}")
+
+
+def _bits(v: Value) -> Iterator[int]:
+    """Yield how many bits, besides the sign, the sums and casts have by which `v` grows along a dimension."""
+    op = v.op
+    if isinstance(op, (arith.AddOp, arith.SubOp, arith.CastOp)):
+        t = elem_of(v.type)
+        yield t.bits - t.signed
+    if isinstance(
+        op,
+        (arith.AddOp, arith.SubOp, arith.CastOp, arith.HintOp, tile.BroadcastOp, tile.ExpandDimsOp),
+    ):
+        for x in op.operands:
+            yield from _bits(x)
 
 
 def _wide(lo: Lowering, v: Value, at: Point) -> str:

@@ -67,7 +67,7 @@ class Settling:
         step: int,
     ):
         self.lo, self.op, self.coords, self.step = lo, op, list(coords), step
-        self.last = last_end(lo, coords, masks, op.axis)
+        self.last = last_end(lo, coords, masks, op.axis, self._length)
         self.reached = lo.em.alloca("i64", align=8)
         lo.em.stmt(f"store i64 {self._length}, ptr {self.reached}, align 8")
 
