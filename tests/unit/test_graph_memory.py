@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.ir.types import Place, TensorType
 from tessera.graph.planning.breaks import LEAST, Held, Lease, choose
 from tessera.graph.planning.memory import ALIGNMENT, Buffer, cut, lower_bound, place
-from tessera.graph.planning.plan import FOREIGN, INPUT, OUTPUT, Extern
+from tessera.graph.planning.plan import FOREIGN, INPUT, OUTPUT, Allocation, Extern
 from tessera.ir import Value
 
 
@@ -350,6 +351,35 @@ def test_a_few_breaks_hold_hardly_more_than_one_at_each_step(seed: int):
     least = max(held.at(range(n, n + 1)) for n in range(steps))
     assert least <= max(map(held.at, groups)) <= least * (1 + LEAST)
     assert len(found) < steps // 2
+
+
+def test_many_steps_are_cut_soon():
+    """Each step but the last of a group holds less than those behind it: so each cut takes off one step."""
+    steps = 1500
+    leases = [Lease(n, n, 100 + n, bool(n % 2)) for n in range(steps)]
+    began = time.process_time()
+    found = choose(leases, [range(steps)], leases)
+    assert time.process_time() - began < 20
+    assert len(found) > steps // 4
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_groups_hold_is_the_sum_of_what_their_steps_need(seed: int):
+    draw = random.Random(seed)
+    steps = 30
+    leases: list[Lease] = []
+    for b in some_buffers(seed, 40):
+        first, last = min(b.first, steps - 1), min(b.last, steps - 1)
+        kind = draw.randrange(3)
+        leases.append(
+            Lease(first, last if kind else steps, -b.size if kind == 1 else b.size, kind == 2)
+        )
+    held = Held(leases, steps)
+    for first, stop in ((a, b) for b in range(1, steps + 1) for a in range(b)):
+        group, arena = range(first, stop), [x for x in leases if x.placed]
+        others = (Allocation(x.first, x.last, x.bytes) for x in leases if not x.placed)
+        most = max(sum(x.bytes for x in arena if x.first <= n <= x.last) for n in group)
+        assert held.at(group) == sum(x.at(group) for x in others) + most
 
 
 def test_launches_stay_together_where_apart_they_hold_as_much():

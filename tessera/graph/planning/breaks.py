@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
 
 # The part of a graph's peak that has to be saved for a call more.
 LEAST = 1 / 128
@@ -28,25 +30,33 @@ class Lease:
     bytes: int
     placed: bool = False
 
-    def at(self, group: range) -> int:
-        """What of it is held while a group of steps runs: see `Allocation.at`."""
-        begins = self.first < group.stop if self.bytes > 0 else self.first <= group.start
-        return self.bytes if begins and group.start <= self.last else 0
-
 
 class Held:
-    """What is held while groups of a plan's steps run."""
+    """What is held while groups of a plan's steps run: see `Allocation.at`. What does not lie in an arena is known by
+    sums up to steps, what does by the most in rows of 1, 2, 4… steps: plans have thousands of steps."""
 
     def __init__(self, leases: Sequence[Lease], steps: int):
-        self.others = [x for x in leases if not x.placed]
-        self.placed = [0] * steps  # bytes in arenas at each step
+        begins, ends, gone, placed = ([0] * (steps + 2) for _ in range(4))
         for x in leases:
-            if x.placed:
-                for n in range(x.first, x.last + 1):
-                    self.placed[n] += x.bytes
+            first, behind = min(max(x.first, 0), steps), min(x.last, steps) + 1
+            if x.bytes > 0 and not x.placed:
+                begins[first + 1] += x.bytes
+                ends[behind] += x.bytes
+            else:
+                changes = placed if x.placed else gone
+                changes[first] += x.bytes
+                changes[behind] -= x.bytes
+        self.begun, self.ended, self.gone = (list(accumulate(x)) for x in (begins, ends, gone))
+        self.placed = [list(accumulate(placed))]
+        while (width := 1 << len(self.placed)) <= steps:
+            last = self.placed[-1]
+            self.placed.append(list(map(max, last, last[width // 2 :])))
 
     def at(self, group: range) -> int:
-        return sum(x.at(group) for x in self.others) + max(self.placed[group.start : group.stop])
+        first, behind = group.start, group.stop
+        row = len(group).bit_length() - 1
+        placed = max(self.placed[row][first], self.placed[row][behind - (1 << row)])
+        return self.begun[behind] - self.ended[first] + self.gone[first] + placed
 
 
 def choose(
@@ -60,16 +70,17 @@ def choose(
         return frozenset()
     count = groups[-1].stop
     apart, together = Held(leases, count).at, Held(whole, count).at
-    most = max(apart(range(n, n + 1)) for n in range(count)) * (1 + LEAST)
+    most = max(0, *(apart(range(n, n + 1)) for n in range(count))) * (1 + LEAST)
     if max(map(together, groups)) <= most:
         return frozenset()
-    todo = {g: apart(g) for g in groups}
+    todo = [(-apart(g), g.start, g.stop) for g in groups]
+    heapify(todo)
     found = set[int]()
-    while max(todo.values()) > most:
-        worst = max(todo, key=todo.__getitem__)
-        parts = [(range(worst.start, n), range(n, worst.stop)) for n in worst[1:]]
+    while -todo[0][0] > most:
+        _, first, stop = heappop(todo)
+        parts = [(range(first, n), range(n, stop)) for n in range(first + 1, stop)]
         best = min(parts, key=lambda p: max(map(apart, p)))
-        del todo[worst]
-        todo |= {g: apart(g) for g in best}
+        for g in best:
+            heappush(todo, (-apart(g), g.start, g.stop))
         found.add(best[1].start)
     return frozenset(found)
