@@ -149,19 +149,19 @@ def _max_pool(
     ceil_mode: bool = False,
 ) -> list[Tensor]:  # fmt: skip
     w = _windows(rank, x, kernel, stride, padding, dilation)
-    return _largest(low, x, w.sizes, product(w.window), lambda i, r: w.place(i, w.numbers(r)))
+    return _largest(low, x, w, lambda i, r: w.place(i, w.numbers(r)))
 
 
 def _largest(
     low: Lowering,
     x: Tensor,
-    sizes: Sequence[Size],
-    count: Size,
+    w: Windows,
     place: Callable[[list[Expr], Expr], list[Expr]],
     inside: Callable[[list[Expr], Expr], Scalar | None] = lambda i, r: None,
 ) -> list[Tensor]:
-    """(maxima, their places in the last dimensions) over `count` elements at `place(i, r)`, where these are inside."""
-    rank, least = len(sizes), lowest(element_of(torch_type(x.elem)))
+    """(maxima, their places in the last dimensions) over windows, whose elements are at `place(i, r)`, where these are
+    inside."""
+    rank, sizes, least = w.rank, w.sizes, lowest(element_of(torch_type(x.elem)))
 
     def body(i: list[Expr]) -> list[Scalar]:
         def element(r: list[Expr]) -> Scalar:
@@ -170,12 +170,11 @@ def _largest(
             held = here if held is None else held if here is None else held & here
             return low.load(x, [*i[:-rank], *at], held, None if held is None else least)
 
-        value, found = low.arg_reduce("max", count, element)
+        value, found = low.arg_reduce("max", product(w.window), element)
         flat = expr(0)
-        for n, k in zip(sizes, place(i, low.computed(found)), strict=True):
-            flat = flat * n + maximum(
-                k, 0
-            )  # where all are the least number the first may be outside
+        for n, d, k in zip(sizes, w.spread, place(i, low.computed(found)), strict=True):
+            # Where all are the least number the first may be outside: the first inside is as far as k from others.
+            flat = flat * n + maximum(k, k % d)
         return [value, low.position(flat)]
 
     return low.loops(sizes_of(low.out[0].shape), body)
@@ -252,7 +251,7 @@ def _adaptive_max_pool(rank: int, low: Lowering, x: Tensor, _: Any) -> list[Tens
             found = below if found is None else found & below
         return found
 
-    return _largest(low, x, sizes, product(widths), place, inside)
+    return _largest(low, x, w, place, inside)
 
 
 for _rank in (2, 3):
