@@ -197,11 +197,57 @@ def test_a_copy_that_leaves_the_graph_has_memory_of_its_own():
         torch.testing.assert_close(mine, theirs)
 
 
+APART = {
+    "split": (lambda y: y.split(2)[0], (4, 5)),
+    "diagonal": (lambda y: y.diagonal(), (4, 4)),
+    "unfold": (lambda y: y.unfold(0, 2, 1), (4, 4)),
+    "chunk": (lambda y: y.chunk(2, 1)[1].T, (4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_views_of_a_copy_have_the_memory_of_the_copy(name: str):
+    view, shape = APART[name]
+
+    def f(x: Any) -> Any:
+        y = torch.sin(x)
+        return y, view(y.clone())
+
+    out = torch.compile(f, backend="tessera", options=OPTIONS)(torch.randn(shape).requires_grad_())
+    assert len({t.untyped_storage().data_ptr() for t in out}) == 2
+
+
+BEFORE = {
+    "split": (lambda x: x.split(2)[0], (4, 5)),
+    "diagonal": (lambda x: x.diagonal(), (4, 4)),
+    "squeeze": (lambda x: x.squeeze(), (4, 1, 4)),
+    "as bits": (lambda x: x.view(torch.int32), (4, 4)),
+    "itself": (lambda x: x, (4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_gradients_need_what_an_argument_held_before_it_was_written_to(name: str):
+    """The copy is saved: the argument has other numbers when the backward graph runs."""
+    view, shape = BEFORE[name]
+
+    def f(x: Any, w: Any) -> Any:
+        y = view(x).clone() * w
+        x.mul_(2)
+        return y
+
+    w, given = torch.randn(()).requires_grad_(), torch.randn(shape)
+    compiled = torch.compile(f, backend="tessera", options=OPTIONS)
+    mine, theirs = (torch.autograd.grad(f_sum(g(given.clone(), w)), w)[0] for g in (compiled, f))
+    torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-3)
+
+
 POOLS = {
     "apart": ((2, 3, 12, 10), {"kernel_size": 2}),
     "overlapping": ((2, 3, 13, 11), {"kernel_size": 3, "stride": 2, "padding": 1}),
     "spread": ((1, 2, 15, 14), {"kernel_size": (3, 2), "stride": (1, 2), "dilation": (2, 3)}),
     "past the end": ((3, 11, 13), {"kernel_size": 3, "stride": 2, "ceil_mode": True}),
+    "past the padding": ((1, 2, 9, 9), {"kernel_size": 3, "padding": 1, "dilation": 2}),
     "wide": ((1, 2, 20, 20), {"kernel_size": (16, 8), "stride": 1}),
 }
 
@@ -214,11 +260,12 @@ def test_gradients_of_max_pooling(monkeypatch: pytest.MonkeyPatch, name: str, of
     shape, window = POOLS[name]
 
     def f(x: Any) -> Any:
-        return torch.nn.functional.max_pool2d(torch.sin(x), **window)
+        return torch.nn.functional.max_pool2d(x * 2, **window)
 
-    for ties in (False, True):
+    for kind in ("apart", "ties", "infinite"):
         x = torch.randn(shape)
-        x = (x.round() if ties else x).requires_grad_()
+        x = {"apart": x, "ties": x.round(), "infinite": torch.full(shape, -torch.inf)}[kind]
+        x.requires_grad_()
         torch._dynamo.reset()
         compiled = torch.compile(f, backend="tessera", options=OPTIONS)
         mine, theirs = (torch.autograd.grad(f_sum(g(x)), x)[0] for g in (compiled, f))

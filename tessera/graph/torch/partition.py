@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
+from torch.utils.checkpoint import CheckpointPolicy
 
 from tessera.graph.torch.checkpoints import as_called, keep_random
 from tessera.ir.applications import apply
@@ -26,16 +27,13 @@ SAME = (
     aten.alias.default,
     aten.detach.default,
 )  # what gives the elements it is given
-VIEWS = (
-    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.permute.default, aten.expand.default,
-    aten.t.default, aten.transpose.int, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default,
-    aten.slice.Tensor, aten.select.int, aten.alias.default, aten.detach.default, aten.as_strided.default,
-)  # fmt: skip
+VIEWS = (aten.reshape.default, aten._unsafe_view.default)  # beside those whose schemas say so
 Node = torch.fx.Node
 
 
 def partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
     """The forward and the backward graph of a joint one."""
+    keep_before_writes(joint.graph)
     drop_copies(joint.graph)
     narrow_places(joint.graph)
     keep_random(joint.graph)
@@ -45,6 +43,24 @@ def partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
         as_called(part.graph)
         part.recompile()
     return parts
+
+
+def keep_before_writes(graph: torch.fx.Graph) -> None:
+    """Save what is made of an argument that the forward graph writes to: the backward graph would compute it again of
+    what the argument holds by then."""
+    for node in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        if node.args[0].op == "placeholder":
+            for reader in _readers(node.args[0]):
+                reader.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _readers(node: Node) -> Iterator[Node]:
+    """What reads a tensor or a view of it."""
+    for user in node.users:
+        if _is_view(user):
+            yield from _readers(user)
+        elif user.op == "call_function" and user.target is not aten.copy_.default:
+            yield user
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------
@@ -67,14 +83,22 @@ def _layout(node: Any) -> Any:
     return (x.dtype, x.device, x.shape, x.stride()) if isinstance(x, torch.Tensor) else None
 
 
+def _is_view(node: Node) -> bool:
+    """Whether a node may give memory that it is given."""
+    if node.target is operator.getitem:
+        return _is_view(node.args[0])  # type: ignore[arg-type]
+    schema = getattr(node.target, "_schema", None)
+    aliases = schema is not None and any(r.alias_info is not None for r in schema.returns)
+    return aliases or node.target in VIEWS
+
+
 def _is_result(node: Node) -> bool:
     """Whether a graph gives a tensor, or a view of it, to its caller."""
-    users = list(node.users)
-    return any(u.op == "output" or (u.target in VIEWS and _is_result(u)) for u in users)
+    return any(u.op == "output" or (_is_view(u) and _is_result(u)) for u in node.users)
 
 
 def _is_given(node: Node) -> bool:
-    while node.op == "call_function" and (node.target in VIEWS or node.target in SAME):
+    while _is_view(node) or node.target in SAME:
         node = node.args[0]  # type: ignore[assignment]
     return node.op == "placeholder"
 
