@@ -131,7 +131,10 @@ class profile:
 
     def _leave(self, metadata: LazyDict) -> None:
         end = time.perf_counter_ns()
-        start, event, torch_scope = self._begun.pop(id(metadata))
+        begun = self._begun.pop(id(metadata), None)
+        if begun is None:
+            return  # another thread's launch, which began before the profile
+        start, event, torch_scope = begun
         if torch_scope is not None:
             torch_scope.__exit__(None, None, None)
         if metadata.launch is None:

@@ -14,6 +14,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.__main__ import main
+from tessera.compiler.kernel import LazyDict
 from tessera.config import knobs
 from tessera.errors import TesseraError
 from tessera.runtime.driver import driver_named
@@ -73,6 +74,33 @@ def test_other_hooks_stay():
             run(plain)
         run(plain)
     assert (len(seen), len(p.launches)) == (2, 1)
+
+
+def test_hooks_may_change_during_a_launch():
+    """What another thread does by starting or ending a profile: the launch that runs ends with the hook it began
+    with."""
+    seen = []
+
+    def enter(metadata):
+        seen.append("enter")
+        knobs.runtime.launch_enter_hook = knobs.runtime.launch_exit_hook = None
+        run(plain)  # without hooks, by the same entry of native code
+
+    with knobs.runtime.scope():
+        knobs.runtime.launch_enter_hook = lambda metadata: changing[-1](metadata)
+        knobs.runtime.launch_exit_hook = lambda metadata: seen.append("leave")
+        changing = [lambda metadata: None]
+        run(plain)  # native code starts the next one
+        del seen[:]
+        changing.append(enter)
+        run(plain)
+    assert seen == ["enter", "leave"]
+
+
+def test_a_launch_that_began_before_the_profile_is_left_out():
+    with tessera.profile() as p:
+        knobs.runtime.launch_exit_hook(LazyDict({}))
+    assert p.launches == []
 
 
 def test_counts_are_those_of_explain():

@@ -70,6 +70,7 @@ def repeat(
         if code != DONE:
             return code
     enter = e.enter
+    leave = e.leave  # `enter` and other threads may renew the entry for other hooks
     if enter is None:
         status = start(e, run, slots)
         return failed(e, status) if status != 0 else DONE
@@ -77,7 +78,7 @@ def repeat(
     if about is None:
         return RAISED
     status = start(e, run, slots)
-    left = call(e.leave, about) if status == 0 else None
+    left = call(leave, about) if status == 0 else None
     c.Py_DecRef(about)
     if status != 0:
         return failed(e, status)
