@@ -7,7 +7,7 @@ given back is counted in pages. What is held between graphs is what torch's prof
 they run (workspaces of convolutions and attention) is in no account.
 """
 
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
 from __future__ import annotations
 
 import re

@@ -5,7 +5,7 @@ a graph, its tensors become fake tensors of a GPU; what it writes is kept, and w
 the CPU again.
 """
 
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import copy

@@ -1,6 +1,6 @@
 """A process that lets Inductor write kernels: a task is (name, mode, dtype), its answer the kernels. See pool.py."""
 
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import json

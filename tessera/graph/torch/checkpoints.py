@@ -58,7 +58,7 @@ def _drops_nothing(node: Node) -> bool:
         if argument.name in ("dropout_p", "p"):
             given = node.args[k] if k < len(node.args) else node.kwargs.get(argument.name)
             given = argument.default_value if given is None else given
-            return given == 0 and "bernoulli" not in str(node.target)
+            return bool(given == 0) and "bernoulli" not in str(node.target)
     return False
 
 
