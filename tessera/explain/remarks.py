@@ -58,8 +58,10 @@ def of_access(a: AccessReport) -> Iterator[Remark]:
     if a.sectors and a.coalescing < FEW:
         yield Remark(
             a.place, f"{a.what}: {a.sectors / max(1.0, a.requests):.1f} sectors for each request",
-            f"neighbours in the tile lie apart in memory: {100 * a.coalescing:.0f} % of what is fetched is used",
-            "let the fastest dimension of the tile be the contiguous one of the array; transpose by `tl.trans`",
+            "neighbours in the tile lie apart in memory, or its rows begin within a sector: "
+            f"{100 * a.coalescing:.0f} % of what is fetched is used",
+            "let the fastest dimension of the tile be the contiguous one of the array; transpose by `tl.trans`; "
+            "aligned arrays and padded rows",
         )  # fmt: skip
 
 

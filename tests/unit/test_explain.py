@@ -256,6 +256,18 @@ def test_a_narrow_access_says_why_and_what_to_do():
     assert "multiple_of" in found[0].remedy
 
 
+def test_rows_that_begin_within_a_sector_are_not_called_scattered_alone():
+    """Sixteen neighbours of four bytes are in one line of 64 bytes, or in two."""
+    memory = np.zeros(64, np.float32)
+    first = -memory.ctypes.data % 64 // 4
+    for shift, remarked in ((0, False), (4, True)):
+        x = memory[first + shift : first + shift + 16]
+        report = spread.explain(x, np.zeros(16, np.float32), STEP=1, BLOCK=16, grid=(1,))
+        found = [r for r in report.remarks if r.what.startswith("load x")]
+        assert bool(found) == remarked
+        assert all("begin within a sector" in r.reason and "aligned" in r.remedy for r in found)
+
+
 def test_the_json_form_has_its_schema():
     x = np.zeros(64, np.float32)
     report = add.explain(x, x, x.copy(), 64, BLOCK=64, grid=(1,))
