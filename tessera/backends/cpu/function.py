@@ -139,7 +139,9 @@ def _kernel(state: ModuleState, f: ops.FuncOp, name: str) -> str:
         control.lower_block(lo, f.body)
     em.stmt("br label %exit")
     em.label("exit")
-    if lo.straight and platform.machine() in ("x86_64", "AMD64"):
+    level = lo.facts.name  # of the target, which need not be this machine
+    x86 = platform.machine() in ("x86_64", "AMD64") if level == "baseline" else level != "neon"
+    if lo.straight and x86:
         em.call_here("void", "llvm.x86.sse.sfence")  # after stores that bypass the caches
     if lo.tiles:
         em.call_here("void", "llvm.x86.tilerelease")
