@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
+import breadth_tables
 import chart
 import model_tables
 import record
@@ -171,6 +172,27 @@ def products_table() -> list[str]:
     return [origin("graph_products"), "", *table(columns, lines)]
 
 
+def breadth_table() -> list[str]:
+    found = results("breadth")
+    return [
+        origin("breadth"),
+        "",
+        *table(breadth_tables.SPREAD, breadth_tables.breadth_lines(found)),
+    ]
+
+
+def breadth_slow_table() -> list[str]:
+    columns = ["operation", "least ratio", "Triton there, µs", "rows below 0.97"]
+    return table(columns, breadth_tables.slow_lines(results("breadth"), "triton"))
+
+
+def plain_table() -> list[str]:
+    names = [f"cpu-plain-{threads}" for threads in (1, 4, 16)]
+    columns = ["kernel", "rows", "1 thread", "4 threads", "16 threads"]
+    lines = breadth_tables.plain_lines([results(name) for name in names])
+    return [origin(*names), "", *table(columns, lines)]
+
+
 def geomean(values: Iterable[float]) -> float:
     logs = [math.log(v) for v in values]
     return math.exp(sum(logs) / len(logs))
@@ -307,6 +329,9 @@ TABLES: dict[str, Callable[[], list[str]]] = {
         f"graph-models-{mode}": lambda mode=mode: model_tables.models(mode, table)
         for mode in filter(model_tables.there, model_tables.MODES)
     },
+    "breadth": breadth_table,
+    "breadth-slow": breadth_slow_table,
+    "cpu-plain": plain_table,
     "cpu-rows": lambda: cpu_table("rows"),
     "cpu-matmul": lambda: cpu_table("matmul"),
     **{

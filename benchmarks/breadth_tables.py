@@ -1,0 +1,86 @@
+"""Tables of runs with many rows: how their ratios are spread, and the slowest, by name."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import geometric_mean, median
+
+from record import Results, Row
+
+LISTED = 0.8  # names with a row under this ratio are listed
+
+
+def spread_of(label: str, rows: Sequence[Row], rival: str) -> list[str]:
+    """A line of `SPREAD`: number, geometric mean, the slowest 1 % and 5 %, median, how many are below 0.97."""
+    ratios = sorted(row.ratios[rival] for row in rows)
+
+    def slowest(percent: float) -> str:
+        return f"{ratios[min(len(ratios) - 1, int(len(ratios) * percent / 100))]:.2f}"
+
+    return [
+        label, str(len(ratios)), f"{geometric_mean(ratios):.2f}", f"{ratios[0]:.2f}", slowest(1), slowest(5),
+        f"{median(ratios):.2f}", str(sum(r < 0.97 for r in ratios)),
+    ]  # fmt: skip
+
+
+SPREAD = [
+    "kernels",
+    "number",
+    "geometric mean",
+    "least",
+    "1 % below",
+    "5 % below",
+    "median",
+    "below 0.97",
+]
+
+
+def breadth_lines(found: Results) -> list[list[str]]:
+    kinds = ("float32", "bfloat16")
+    lines = [spread_of("all", found.rows, "triton")]
+    lines += [
+        spread_of(kind, [r for r in found.rows if r.dtype == kind], "triton") for kind in kinds
+    ]
+    reductions = [r for r in found.rows if re.match(r"triton_(red|per)", r.shape)]
+    lines.append(spread_of("that reduce or scan", reductions, "triton"))
+    return lines
+
+
+def slow_lines(found: Results, rival: str) -> list[list[str]]:
+    """Names with a row below `LISTED`: their least ratio, the time of Triton there in µs, the slow rows of all."""
+    by_name: dict[str, list[Row]] = defaultdict(list)
+    for row in found.rows:
+        by_name[row.name.removesuffix(", training")].append(row)
+    lines: list[tuple[float, list[str]]] = []
+    for name, rows in by_name.items():
+        least = min(rows, key=lambda row: row.ratios[rival])
+        ratio, slow = least.ratios[rival], sum(row.ratios[rival] < 0.97 for row in rows)
+        if ratio < LISTED:
+            lines.append(
+                (
+                    ratio,
+                    [name, f"{ratio:.2f}", f"{least.times[rival]:.1f}", f"{slow} of {len(rows)}"],
+                )
+            )
+    return [line for _, line in sorted(lines)]
+
+
+def plain_lines(runs: Sequence[Results]) -> list[list[str]]:
+    """For each group of plain kernels, and each number of threads: geometric mean and least ratio beside torch."""
+    groups: dict[str, list[list[Row]]] = defaultdict(lambda: [[] for _ in runs])
+    for k, run in enumerate(runs):
+        for row in run.rows:
+            function = re.match(r"2\^", row.shape) and row.name not in (
+                "histogram",
+                "convolution of 9",
+            )
+            groups["functions of 2^8 to 2^23 elements" if function else row.name][k].append(row)
+    lines: list[list[str]] = []
+    for name, columns in groups.items():
+        cells = [[row.ratios["torch"] for row in rows] for rows in columns]
+        lines.append(
+            [name, str(len(cells[0])), *(f"{geometric_mean(c):.2f} ({min(c):.2f})" for c in cells)]
+        )
+    return lines
