@@ -26,6 +26,10 @@ def dropped_twice(x: Any, w: Any) -> Any:
     return F.dropout(F.dropout(x.cos(), 0.3), 0.2) * torch.rand_like(x) @ w
 
 
+def not_dropped(x: Any, w: Any) -> Any:
+    return torch.native_dropout(x @ w, 0.5, False)[0].sin()
+
+
 def attention(x: Any, w: Any) -> Any:
     q = (x @ w).view(2, 4, 16, 2).contiguous()
     return F.scaled_dot_product_attention(q, q.sin(), q, is_causal=True).exp()
@@ -36,7 +40,7 @@ def attention_with_dropout(x: Any, w: Any) -> Any:
     return F.scaled_dot_product_attention(q, q.sin(), q, dropout_p=0.2).exp()
 
 
-FUNCTIONS = [dropped, dropped_twice, attention, attention_with_dropout]
+FUNCTIONS = [dropped, dropped_twice, not_dropped, attention, attention_with_dropout]
 
 
 def again(function: Function) -> Function:

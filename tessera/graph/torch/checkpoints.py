@@ -74,7 +74,7 @@ def _save(graph: Graph, node: Node) -> None:
 
 def _by_mask(graph: Graph, node: Node) -> None:
     """Let the result of a dropout be computed of its mask: so it may be computed again."""
-    x, p = node.args[:2]
+    x, p, train = node.args[:3]
     results = [u for u in node.users if u.args[1] == 0]
     if not results or not isinstance(x, Node) or not isinstance(p, (float, int)):
         return
@@ -85,7 +85,8 @@ def _by_mask(graph: Graph, node: Node) -> None:
     with graph.inserting_after(mask):
         kept = graph.call_function(aten.mul.Tensor, (x, mask))
     with graph.inserting_after(kept):
-        made = graph.call_function(aten.mul.Tensor, (kept, 0.0 if p == 1 else 1 / (1 - p)))
+        scale = 1.0 if train is False else 0.0 if p == 1 else 1 / (1 - p)
+        made = graph.call_function(aten.mul.Tensor, (kept, scale))
     kept.meta, made.meta = dict(of_result), dict(of_result)
     for user in list(node.users):
         if user is not mask:
