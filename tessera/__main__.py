@@ -58,7 +58,7 @@ def main(args: list[str]) -> int:
         print(f"usage: tessera {name} {command.form}\n\n{command.what}")
         return 0
     status = load(name)(rest, load("run")) if command.runs else load(name)(rest)
-    if status == 2 and not rest:
+    if status == 2 and (not rest or rest[0].startswith("-")):  # before a program is named
         sys.stderr.write(f"usage: tessera {name} {command.form}\n")
     return status
 

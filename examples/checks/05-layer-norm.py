@@ -20,7 +20,7 @@ def specimens() -> list[common.Specimen]:
         "dy_ptr", "x_ptr", "w_ptr", "mean_ptr", "rstd_ptr", "dx_ptr", "dw_ptr", "db_ptr"
     )
     merge = pointers("dw_parts_ptr", "db_parts_ptr", "dw_ptr", "db_ptr")
-    grouped = {"GROUPS": Any, "BLOCK": 1024}
+    grouped = {"GROUPS": example.GROUPS, "BLOCK": 1024}
     return [
         common.Specimen(
             example.forward_kernel, {**forward, "cols": "i32", "eps": "fp32"}, {"BLOCK": 1024}

@@ -17,8 +17,10 @@ def specimens() -> list[common.Specimen]:
     grad = {**shared, "lse_ptr": "*fp32", "grad_ptr": "*fp32", "vocabulary": "i32", "scale": "fp32"}
     options = {"num_warps": 8}
     return [
-        common.Specimen(example.loss_kernel, loss, {"ROWS": Any, "BLOCK": Any}, options),
-        common.Specimen(example.gradient_kernel, grad, {"BLOCK": Any}, {"num_warps": 4}),
+        common.Specimen(
+            example.loss_kernel, loss, {"ROWS": example.ROWS, "BLOCK": example.BLOCK}, options
+        ),
+        common.Specimen(example.gradient_kernel, grad, {"BLOCK": example.TILE}, {"num_warps": 4}),
     ]
 
 
