@@ -111,6 +111,12 @@ def rows_of(x, out, total, n, B: tl.constexpr):
 
 
 @tessera.jit
+def sums_of_columns(x, out, R: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(0, R)[:, None], tl.arange(0, N)[None, :]
+    tl.store(out + tl.arange(0, N), tl.sum(tl.load(x + i * N + j), axis=0))
+
+
+@tessera.jit
 def streamed(x, out, n, B: tl.constexpr):
     """Sums of long rows, block by block."""
     cols = tl.arange(0, B)
@@ -250,6 +256,11 @@ SAMPLES = [
         "cluster", ("simt",), chain, lambda: [*small((128, 64), (128, 64), (128, 64)), np.zeros((128, 64), np.float32)],
         lambda x: [*_descriptors(x, [128, 64], [64, 64], [64, 64], [128, 64]), 128], (1,),
         {"causal": False, "M": 128, "N": 64, "D": 64}, {"num_warps": 4, "num_stages": 2, "num_ctas": 2},
+    ),
+    Sample(
+        "columns", ("simt",), sums_of_columns,
+        lambda: [*small((64, 64), dtype=np.float32), np.zeros(64, np.float32)], list, (1,), {"R": 64, "N": 64},
+        {"num_warps": 8},
     ),
     _columns("rotated", 4, 64, 64),
     _columns("turning", 8, 128, 64),
