@@ -55,7 +55,8 @@ def test_two_compilations_serve_five_sizes(name: str):
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("tessera")
     compiled = torch.compile(model, backend=counter)
-    with torch.no_grad():
+    # If opt_einsum is there, torch orders products of three tensors by their sizes, which Dynamo then takes as fixed.
+    with torch.no_grad(), torch.backends.opt_einsum.flags(enabled=False):
         for n in (4, 7, 12, 33, 5):
             inputs = given(n)
             assert difference(compiled(*inputs), model(*inputs), scale=3) is None
