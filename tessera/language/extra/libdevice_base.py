@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tessera.dtypes import float32, float64, int32, int64
 from tessera.language import arithmetic, creation, hints, values
+from tessera.language.arithmetic import where
 from tessera.language.builtin import builtin
 from tessera.language.callable import library
 
@@ -54,8 +55,28 @@ def _is_negative(x: tensor):
 
 @library
 def _with_sign(size: tensor, x: tensor):
-    """Return |size| with the sign of x (fp64)."""
-    return ((_bits(size) & 0x7FFFFFFFFFFFFFFF) | (_bits(x) & SIGN)).to(float64, bitcast=True)
+    """Return |size| with the sign of x."""
+    if x.dtype == float64:
+        return ((_bits(size) & 0x7FFFFFFFFFFFFFFF) | (_bits(x) & SIGN)).to(float64, bitcast=True)
+    else:
+        sign = x.to(int32, bitcast=True) & -0x80000000
+        return ((size.to(int32, bitcast=True) & 0x7FFFFFFF) | sign).to(float32, bitcast=True)
+
+
+@library
+def _sine_of(s: tensor, c: tensor, n: tensor, x: tensor):
+    """Return sin(pi x) for x = n/2 + r, n from -2 to 2, from the sine and the cosine of pi r."""
+    value = where(arithmetic.abs(n) == 1.0, c, s)
+    flipped = where((n == -1.0) | (arithmetic.abs(n) == 2.0), -value, value)
+    # Whole numbers give zeros with the sign of x.
+    return where(flipped == 0, _with_sign(flipped, x), flipped)
+
+
+@library
+def _cosine_of(s: tensor, c: tensor, n: tensor):
+    """Return cos(pi x), as `_sine_of` does."""
+    value = where(n == 1.0, -s, where(n == -1.0, s, where(n == 0, c, -c)))
+    return where(value == 0, 0.0, value)
 
 
 @library

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tessera.dtypes import float32, int32
 from tessera.language import arithmetic
 from tessera.language.arithmetic import exp2, fma, log, where
 from tessera.language.callable import library
 from tessera.language.extra import libdevice_tables as tables
-from tessera.language.extra.libdevice_base import INF, NAN, _limited, _poly
+from tessera.language.extra.libdevice_base import INF, NAN, _limited, _poly, _sine_of, _with_sign
 from tessera.language.extra.libdevice_ops import log1p, rint
 
 if TYPE_CHECKING:
@@ -22,13 +21,6 @@ if TYPE_CHECKING:
     from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr
-
-
-@library
-def _signed_single(size: tensor, x: tensor):
-    """Return |size| with the sign of x (fp32)."""
-    sign = x.to(int32, bitcast=True) & -0x80000000
-    return ((size.to(int32, bitcast=True) & 0x7FFFFFFF) | sign).to(float32, bitcast=True)
 
 
 # --- inverse hyperbolic functions ---------------------------------------------------------------------------
@@ -40,7 +32,7 @@ def _asinh_single(x: tensor):
     square = near * near
     small = near + square / (1.0 + arithmetic.sqrt(square + 1.0))
     value = log1p(where(big, a, small)) + where(big, 0.6931471805599453, 0.0)
-    return _signed_single(value, x)
+    return _with_sign(value, x)
 
 
 @library
@@ -55,7 +47,7 @@ def _acosh_single(x: tensor):
 @library
 def _atanh_single(x: tensor):
     a = arithmetic.abs(x)
-    return _signed_single(0.5 * log1p(2.0 * a / (1.0 - a)), x)
+    return _with_sign(0.5 * log1p(2.0 * a / (1.0 - a)), x)
 
 
 @library
@@ -128,18 +120,7 @@ def _half_turns_single(x: tensor):
 @library
 def _sinpi_single(x: tensor):
     s, c, n = _half_turns_single(x)
-    odd = arithmetic.abs(n) == 1.0
-    value = where(odd, c, s)
-    flipped = where((n == -1.0) | (arithmetic.abs(n) == 2.0), -value, value)
-    # Whole numbers give zeros with the sign of x.
-    return where(flipped == 0, _signed_single(flipped, x), flipped)
-
-
-@library
-def _cospi_single(x: tensor):
-    s, c, n = _half_turns_single(x)
-    value = where(n == 1.0, -s, where(n == -1.0, s, where(n == 0, c, -c)))
-    return where(value == 0, 0.0, value)
+    return _sine_of(s, c, n, x)
 
 
 @library

@@ -15,10 +15,12 @@ from tessera.language.extra import libdevice_tables as tables
 from tessera.language.extra.libdevice_base import (
     INF,
     NAN,
+    _cosine_of,
     _exp_split,
     _limited,
     _poly,
     _product2,
+    _sine_of,
     _with_sign,
     typed,
 )
@@ -27,10 +29,10 @@ from tessera.language.extra.libdevice_single import (
     _acosh_single,
     _asinh_single,
     _atanh_single,
-    _cospi_single,
     _erfc_single,
     _erfcx_single,
     _erfinv_single,
+    _half_turns_single,
     _lgamma_single,
     _sinpi_single,
 )
@@ -183,11 +185,7 @@ def _half_turns(x: tensor):
 @library
 def _sinpi(x: tensor):
     s, c, n = _half_turns(x)
-    odd = arithmetic.abs(n) == 1.0
-    value = where(odd, c, s)
-    flipped = where((n == -1.0) | (arithmetic.abs(n) == 2.0), -value, value)
-    # Whole numbers give zeros with the sign of x.
-    return where(flipped == 0, _with_sign(flipped, x), flipped)
+    return _sine_of(s, c, n, x)
 
 
 @library
@@ -205,11 +203,10 @@ def cospi(arg0: tensor):
     """cos(pi x): 2 ulp in fp32, 2 ulp in fp64."""
     x = typed("cospi", "f", arg0)
     if x.dtype == float32:
-        return _cospi_single(x)
+        s, c, n = _half_turns_single(x)
     else:
         s, c, n = _half_turns(x)
-        value = where(n == 1.0, -s, where(n == -1.0, s, where(n == 0, c, -c)))
-        return where(value == 0, 0.0, value)
+    return _cosine_of(s, c, n)
 
 
 # --- gamma --------------------------------------------------------------------------------------------------------
