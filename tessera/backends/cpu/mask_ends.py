@@ -31,7 +31,7 @@ def alike_beyond(lo: Lowering, v: Value, dim: int, masks: dict[Value, Prefix]) -
         or t.shape[dim] == 1
         or isinstance(op, (arith.ConstOp, tile.SplatOp))
     ):
-        return True  # fmt: skip
+        return True
     if isinstance(op, tile.ExpandDimsOp):
         return dim != op.axis and alike_beyond(lo, op.x, dim - (dim > op.axis), masks)
     if isinstance(op, tile.BroadcastOp):
