@@ -18,17 +18,17 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from math import exp, log
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 for folder in (HERE.parent, HERE, HERE / "inductor"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+
+from inductor_code import writing_for_h200  # noqa: E402
 
 MOST = 1.1  # of Inductor's launches
 CALL = re.compile(
@@ -40,40 +40,19 @@ CALL = re.compile(
 @contextmanager
 def triton_code() -> Generator[list[str]]:
     """Let Inductor write code for Triton on an H200 for graphs of CPU tensors, while eager computes them; the code."""
-    import torch._inductor.config as config
-    import torch.utils._triton as triton
-    from torch._inductor.graph import GraphLowering
-    from torch._inductor.runtime.hints import DeviceProperties
-
     codes: list[str] = []
-    device = DeviceProperties(
-        "cuda", 0, 132, 90, major=9, regs_per_multiprocessor=1 << 16,
-        max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32,
-    )  # fmt: skip
 
-    def written(graph: Any) -> Any:
-        code = graph.codegen()[0]
-        codes.append(getattr(code, "value", code))
+    def by_eager(graph: Any, code: str) -> Callable[[list[Any]], Any]:
+        codes.append(code)
 
         def call(inputs: list[Any]) -> Any:
             given = list(inputs)
             inputs.clear()
             return graph.orig_gm(*given)
 
-        return SimpleNamespace(call=call, __file__="", runners=None)
+        return call
 
-    with ExitStack() as stack:
-        stack.enter_context(
-            config.patch(
-                cpu_backend="triton", fx_graph_cache=False, fallback_random=True, compile_threads=1
-            )
-        )
-        for place, name, function in (
-            (triton, "triton_hash_with_backend", lambda: ""),
-            (DeviceProperties, "create", lambda place: device),
-            (GraphLowering, "_compile_to_module", written),
-        ):
-            stack.enter_context(mock.patch.object(place, name, function))
+    with writing_for_h200(by_eager, cpu_backend="triton", fallback_random=True):
         yield codes
 
 

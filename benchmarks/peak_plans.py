@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from inductor_code import writing_for_h200
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -276,20 +277,9 @@ def inductor_call(code: str, constants: dict[str, Any]) -> Callable[[list[Any]],
 @contextmanager
 def inductor_plans() -> Generator[Accounts]:
     """Let Inductor write calls for an H200 for graphs of CPU tensors."""
-    import torch._inductor.config as config
-    import torch.utils._triton as triton
-    from torch._inductor.graph import GraphLowering
-    from torch._inductor.runtime.hints import DeviceProperties
-
     accounts = Accounts()
-    device = DeviceProperties(
-        "cuda", 0, 132, 90, major=9, regs_per_multiprocessor=1 << 16,
-        max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32,
-    )  # fmt: skip
 
-    def written(graph: Any) -> Any:
-        code = graph.codegen()[0]
-        text = getattr(code, "value", code)
+    def counted(graph: Any, text: str) -> Any:
         original = graph.orig_gm
 
         def compute(given: list[Any]) -> Any:
@@ -299,18 +289,7 @@ def inductor_plans() -> Generator[Accounts]:
         call = accounts.account(compute, replay)
         call.code = text  # type: ignore[attr-defined]
         accounts.codes = [*getattr(accounts, "codes", []), text]  # type: ignore[attr-defined]
-        return SimpleNamespace(call=call, __file__="", runners=None)
+        return call
 
-    with ExitStack() as stack:
-        stack.enter_context(
-            config.patch(
-                cpu_backend="triton", fx_graph_cache=False, fallback_random=True, compile_threads=1
-            )
-        )
-        for place, name, function in (
-            (triton, "triton_hash_with_backend", lambda: ""),
-            (DeviceProperties, "create", lambda place: device),
-            (GraphLowering, "_compile_to_module", written),
-        ):
-            stack.enter_context(mock.patch.object(place, name, function))
+    with writing_for_h200(counted, cpu_backend="triton", fallback_random=True):
         yield accounts

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from inductor_code import writing_for_h200
 from published.stand_ins import ANSWERS
 
 
@@ -23,43 +24,30 @@ from published.stand_ins import ANSWERS
 def inductor_for_h200() -> Generator[tuple[Any, list[str]]]:
     """A backend for `torch.compile`, and the list to which it adds the programs that it writes."""
     import torch
-    import torch._inductor.config as config
-    import torch.utils._triton as triton
     from torch._inductor import compile_fx
-    from torch._inductor.graph import GraphLowering
-    from torch._inductor.runtime.hints import DeviceProperties
     from torch._subclasses import fake_tensor
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     codes: list[str] = []
-    device = DeviceProperties(
-        "cuda", 0, 132, 90, major=9, regs_per_multiprocessor=1 << 16,
-        max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32,
-    )  # fmt: skip
 
-    def written(graph: Any) -> Any:
-        code = graph.codegen()[0]
-        codes.append(getattr(code, "value", code))
-        return SimpleNamespace(call=lambda inputs: None, __file__="", runners=None)
+    def kept(graph: Any, code: str) -> Callable[[list[Any]], Any]:
+        codes.append(code)
+        return lambda inputs: None
 
     answers = {
         **ANSWERS, "get_rng_state": torch.zeros(16, dtype=torch.uint8), "set_rng_state": None,
         "_exchange_device": 0, "_maybe_exchange_device": 0, "synchronize": None, "_lazy_init": None,
         "current_stream": SimpleNamespace(cuda_stream=0),
     }  # fmt: skip
-    settings = {
-        "fx_graph_cache": False, "compile_threads": 1, "benchmark_kernel": True, "autotune_local_cache": False,
-    }  # fmt: skip
     with ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, lambda *_, _a=answer, **__: _a))
-        stack.enter_context(config.patch(settings))
+        stack.enter_context(
+            writing_for_h200(kept, benchmark_kernel=True, autotune_local_cache=False)
+        )
         for place, name, function in (
-            (triton, "triton_hash_with_backend", lambda: ""),
             (torch.accelerator, "is_available", lambda: False),  # asked for streams
             (fake_tensor, "init_gpu_context", lambda device: None),
-            (DeviceProperties, "create", lambda place: device),
-            (GraphLowering, "_compile_to_module", written),
             # Would run the graph, which a torch without CUDA cannot; each node has its tensor, see below.
             (
                 compile_fx,
