@@ -52,6 +52,12 @@ TABLE: dict[str, Pick | Several] = {
     "layout": Pick("plain", "last", "strided", plain=0.6),
     "offset": Pick(0, 1, 3, 16, plain=0.7),
     "warps": Pick(4, 1, 2, 8, plain=0.3),
+    # In place of `shape`: tiles of many vectors, whose loops are not unrolled, and of many results over several warps.
+    "large": Pick((), (1024,), (2048,), (4096,), (64, 128), (128, 64), (256, 16), (16, 256), plain=0.6),
+    # A mask that holds below a number along one dimension or all: none of its elements, a part, or all of them.
+    "mask": Pick("", "last", "first", "all", "chosen", plain=0.3),
+    "below": Pick("part", "few", "most", "none", "less than none", "all", "more than all", plain=0.2),
+    "stored": Pick("whole", "masked", plain=0.5),
 }  # fmt: skip
 COMBINE = [
     "@tessera.jit", "def most(a, b):", "    return tl.where(a > b, a, b)", "", "",
@@ -73,8 +79,10 @@ def settle(f: Features) -> Features:
         f["fill"] = "bits"
     if f["other"] == "inf" and f["type"] in INTS:
         f["other"] = 1
-    if f["ragged"] and f["other"] is None:
+    if (f["ragged"] or f["mask"]) and f["other"] is None:
         f["other"] = 0
+    if f["large"]:
+        f["shape"] = f["large"]
     return f
 
 
@@ -100,6 +108,7 @@ class Rows:
         self.shape: list[int] = list(f["shape"])
         self.bound = float(high)
         self.outs = 0
+        self.mask = ""  # of a tile in the shape that was loaded
 
     def case(self) -> Case:
         f, w = self.f, self.w
@@ -151,14 +160,48 @@ class Rows:
         how = ""
         if f["ragged"]:
             total = span * f["grid"] * chunks - f["ragged"] * (1 if size > 1 else 0)
-            other = "float('inf')" if f["other"] == "inf" else f["other"]
-            how = f", mask=base + at < {total}, other={other}"
+            how = f", mask=base + at < {total}, other={self.other()}"
         base = f"pid * {span * chunks}"
+        if f["mask"]:
+            how = self.masked(how)  # or `read` masks
         if f["walk"] == "none":
             self.line(f"base = {base}")
-            self.line(f"x = tl.load(x_ptr + base + at{how})")
+            self.line(f"x = {self.read(how)}")
             return
         self.walk(base, span, how)
+
+    def masked(self, how: str) -> str:
+        """How to load where indices are below numbers, as the features say, and where `how` says, too."""
+        f, shape = self.f, self.shape
+        dims = {"first": [0], "all": range(len(shape))}.get(f["mask"], [len(shape) - 1])
+        parts: list[str] = []
+        for d in dims:
+            n = shape[d]
+            below = {
+                "part": n * 3 // 4 + 1, "few": 1, "most": n - 1, "none": 0, "less than none": -3, "all": n,
+                "more than all": n + 5,
+            }[f["below"]]  # fmt: skip
+            name = self.w.scalar(f"n{d}", below)
+            view = "[" + ", ".join(":" if j == d else "None" for j in range(len(shape))) + "]"
+            parts.append(f"(tl.arange(0, {n}){view if len(shape) > 1 else ''} < {name} + pid)")
+        self.line(f"inside = {' & '.join(parts)}")
+        self.line(f"inside = tl.broadcast_to(inside, {', '.join(map(str, shape))})")
+        self.mask = "inside" if f["stored"] == "masked" else ""
+        if f["mask"] == "chosen":
+            return how
+        if not how:
+            return f", mask=inside, other={self.other()}"
+        return how.replace("mask=", "mask=inside & (").replace(", other", "), other")
+
+    def other(self) -> str:
+        return "float('inf')" if self.f["other"] == "inf" else str(self.f["other"])
+
+    def read(self, how: str) -> str:
+        """A chunk of the row: a load, or what is chosen of it by the mask."""
+        load = f"tl.load(x_ptr + base + at{how})"
+        if self.f["mask"] != "chosen":
+            return load
+        return f"tl.where(inside, {load}, {self.other()}).to({TL[self.kind]})"
 
     def walk(self, base: str, span: int, how: str) -> None:
         """The row in chunks: what a loop carries, and for "twice" a second loop that uses it."""
@@ -167,10 +210,10 @@ class Rows:
             "max": "tl.maximum(x, y)", "twice": "tl.maximum(x, y)", "sum": "x + y",
         }[f["walk"]]  # fmt: skip
         self.line(f"base = {base}")
-        self.line(f"x = tl.load(x_ptr + base + at{how})")
+        self.line(f"x = {self.read(how)}")
         self.line("for c in range(1, 3):")
         self.line(f"    base = {base} + c * {span}")
-        self.line(f"    y = tl.load(x_ptr + base + at{how})")
+        self.line(f"    y = {self.read(how)}")
         self.line(f"    x = ({joined}).to({t})")
         if f["walk"] == "sum":
             self.bound *= 3
@@ -179,7 +222,7 @@ class Rows:
             out = self.out(3 * size)
             self.line("for c in range(3):")
             self.line(f"    base = {base} + c * {span}")
-            self.line(f"    y = tl.load(x_ptr + base + at{how})")
+            self.line(f"    y = {self.read(how)}")
             self.line(
                 f"    tl.store({out} + (pid * 3 + c) * {size} + {self.index(self.shape)}, ({self.wide('y - x')}))"
             )
@@ -201,7 +244,8 @@ class Rows:
         size = prod(shape)
         out = self.out(size)
         value = self.wide(name) if not integer or not self.is_float else f"{name}.to(tl.float32)"
-        self.line(f"tl.store({out} + pid * {size} + {self.index(shape)}, {value})")
+        where = f", mask={self.mask}" if self.mask and shape == list(self.f["shape"]) else ""
+        self.line(f"tl.store({out} + pid * {size} + {self.index(shape)}, {value}{where})")
 
     def check(self, bound: float | None = None) -> None:
         if self.is_float and (self.bound if bound is None else bound) > EXACT[self.kind]:
