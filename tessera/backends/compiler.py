@@ -76,9 +76,8 @@ class Options:
     tensor_stores: bool = True  # CUDA: descriptors may store by the TMA unit
     any_extent: bool = False  # CPU: the extents of tiles need not be powers of two
     may_overlap: bool = False  # CPU: arrays may overlap partially; automatic if they do
-    disable_optimizations: str = (
-        ""  # names of optimisations with commas in between, as TESSERA_DISABLE
-    )
+    # Names of optimisations with commas in between, as TESSERA_DISABLE.
+    disable_optimizations: str = ""
     target: GPUTarget | None = None  # set by the back end
 
     def __post_init__(self) -> None:

@@ -28,12 +28,10 @@ PointerLike: TypeAlias = tensor | block_pointer
 Tensors: TypeAlias = tensor | Sequence[tensor] | tl_tuple
 Mask: TypeAlias = TensorLike | None
 Option: TypeAlias = StrLike | None
-Operand: TypeAlias = (
-    Any  # a tensor or a number, of functions written in the language, whose text is checked, too
-)
-Combined: TypeAlias = (
-    Any  # a tensor, or a tuple of tensors where the input or an argument asks for it
-)
+# A tensor or a number, of functions written in the language, whose text is checked, too.
+Operand: TypeAlias = Any
+# A tensor, or a tuple of tensors where the input or an argument asks for it.
+Combined: TypeAlias = Any
 CombineFunction: TypeAlias = (
     JITCallable | Builtin | Callable[..., Any]
 )  # of scalars: two for each input

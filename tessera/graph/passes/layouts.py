@@ -37,9 +37,8 @@ from tessera.ops import FuncOp, ReturnOp, YieldOp
 
 NAME = "graph-channels-last"
 NOTE = "convolutions"  # the module's attribute that says what was chosen, and why
-FREE = (
-    "free_results"  # and, in training, the numbers of the results whose strides are ours to choose
-)
+# And, in training, the numbers of the results whose strides are ours to choose.
+FREE = "free_results"
 MOST_SAVED = (
     1 << 20
 )  # bytes of a copied argument from which on gradients copy it again: a launch and some of them

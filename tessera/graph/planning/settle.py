@@ -31,9 +31,8 @@ from tessera.ir.applications import apply
 
 Forbidden = Mapping[str, set[tuple[int, int]]]
 LIKELY = 512  # what a symbolic size counts as, where allocations are chosen
-COLLECTIVES = (
-    "_c10d_functional."  # operations of torch that are done when their results are waited for
-)
+# Operations of torch that are done when their results are waited for.
+COLLECTIVES = "_c10d_functional."
 PAGE = 512  # bytes: CUDA's caching allocator rounds up to them
 
 

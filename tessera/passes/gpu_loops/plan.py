@@ -21,9 +21,8 @@ from tessera.passes.gpu_movement.memory_effects import waits_for_others
 
 # Registers of MMAs up to which the last MMA of a chain may be shifted by an iteration (tools/fit).
 CHAINED_REG32 = 208
-PING_PONG_REG32 = (
-    128  # registers of an iteration's results from which warpgroups play ping-pong (tools/fit)
-)
+# Registers of an iteration's results from which warpgroups play ping-pong (tools/fit).
+PING_PONG_REG32 = 128
 WARPS = 4  # of a warpgroup
 PART_BITS = 256  # of K in one instruction of an MMA
 

@@ -64,9 +64,8 @@ from tessera.passes.neutral.descriptors import lower_access
 from tessera.passes.neutral.loops import const, const32
 
 CONSUMERS = (4, 8, 16)
-MANY_WARPS = (
-    8  # warpgroups up to here drift apart by themselves; more of them are faster in ping-pong
-)
+# Warpgroups up to here drift apart by themselves; more of them are faster in ping-pong.
+MANY_WARPS = 8
 OUTSIDE = (ops.GridDependencyOp, ops.VolatileAsmOp)
 SLACK = 2048  # bytes of shared memory for barriers and alignment
 
