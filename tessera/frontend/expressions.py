@@ -59,6 +59,7 @@ COMPARE: dict[type[ast.cmpop], Operator] = {
     ast.Eq: ("==", _python.eq), ast.NotEq: ("!=", _python.ne), ast.Lt: ("<", _python.lt),
     ast.LtE: ("<=", _python.le), ast.Gt: (">", _python.gt), ast.GtE: (">=", _python.ge),
     ast.Is: ("is", _python.is_), ast.IsNot: ("is not", _python.is_not),
+    ast.In: ("in", lambda x, xs: x in xs), ast.NotIn: ("not in", lambda x, xs: x not in xs),
 }  # fmt: skip
 _REFUSED_ON_TENSORS = {
     "**": "use `tl.exp2(y * tl.log2(x))`, or multiply", "@": "use `tl.dot(a, b)`",
@@ -260,11 +261,6 @@ def visit_compare(fe: FrontEnd, node: ast.Compare) -> object:
     result: object = None
     for op, comparator in zip(node.ops, node.comparators, strict=True):
         rhs = fe.visit(comparator)
-        if type(op) not in COMPARE:
-            raise UnsupportedLanguageConstruct(
-                what="`in`" if isinstance(op, ast.In) else "`not in`",
-                help="compare with each element: `(x == 1) | (x == 2)`",
-            )
         one = _compare(fe, node, COMPARE[type(op)], lhs, rhs)
         result = one if result is None else _conjunction(fe, node, result, one)
         lhs = rhs
@@ -275,6 +271,13 @@ def _compare(fe: FrontEnd, node: ast.Compare, op: Operator, lhs: object, rhs: ob
     symbol, fn = op
     if symbol in ("is", "is not"):
         return constexpr(fn(unwrap(lhs), unwrap(rhs)))
+    if symbol in ("in", "not in"):
+        if is_runtime(lhs) or is_runtime(rhs):
+            raise UnsupportedLanguageConstruct(
+                what=f"`{symbol}` with a run-time value",
+                help="compare with each element: `(x == 1) | (x == 2)`",
+            )
+        return compute(fn, lhs, rhs)
     if symbol in _DUNDERS and (is_aggregate_value(lhs) or is_aggregate_value(rhs)):
         fe.builder.loc = fe.loc(node)
         return _on_aggregates(fe, symbol, lhs, rhs)

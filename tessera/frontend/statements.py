@@ -142,6 +142,12 @@ def visit_assign(fe: FrontEnd, node: ast.Assign) -> None:
 _DECLARED: Any = object()  # of a name declared by a bare `x: tl.constexpr`
 
 
+def _may_define(former: object, node: ast.AnnAssign) -> bool:
+    """Whether `node` may define a name that `former` defined: a bare declaration, or the same statement in an earlier
+    iteration of a loop that is unrolled."""
+    return former is _DECLARED or former is node
+
+
 @handles(ast.AnnAssign)
 def visit_annotated(fe: FrontEnd, node: ast.AnnAssign) -> None:
     is_constant = "constexpr" in ast.unparse(node.annotation)
@@ -158,7 +164,7 @@ def visit_annotated(fe: FrontEnd, node: ast.AnnAssign) -> None:
     if not is_constant:
         assign(fe, node.target, _decayed(fe, node.target, value, node))
         return
-    if name in frame.names and frame.constant.get(name) is not _DECLARED:
+    if name in frame.names and not _may_define(frame.constant.get(name), node):
         raise CompilationError(
             f"{name} is already defined. constexpr cannot be reassigned.", loc=fe.loc(node.target),
             help="give the compile-time value a name of its own",

@@ -266,11 +266,15 @@ refused(
     errors.UnsupportedLanguageConstruct,
     "`with` takes an operation that gives a context manager, not int32",
 )
-refused(
+row(
     "B1",
-    "for i in tl.static_range(2):\n    k: tl.constexpr = i",
-    errors.CompilationError,
-    "k is already defined. constexpr cannot be reassigned.",
+    "for i in tl.static_range(3):\n    k: tl.constexpr = i * 2\n    put(is_constant(k), k)",
+    1,
+    0,
+    1,
+    2,
+    1,
+    4,
 )
 
 # --- B2 if
@@ -294,6 +298,13 @@ refused("B2", "if tl.arange(0, 4) > 1:\n    pass", errors.CompilationError, "amb
 row("B3", "put(0 or 3, len(() and undefined), (1 and 2))", 3, 0, 2)
 row("B3", "put((n > 3) and (m > 0), (n > 3) or (m > 0), not (n > 3))", 0, 1, 0)
 row("B3", "put(1 < n < 7, 1 < n < 6, -8 <= m < n <= 6)", 1, 0, 1)
+row(
+    "B3",
+    "put(is_constant(4 in (3, 4)), 'a' in ('b', 'c'), n.dtype not in [tl.int64, tl.int8])",
+    1,
+    0,
+    1,
+)
 row("B3", "put(one is None, one is not None)", 0, 1)
 row("B3", "put(n if n > m else m, 1.5 if one == 1 else n)", 6, 1.5)
 refused("B3", "put(n and m)", errors.TypeMismatch, "int1")
@@ -304,8 +315,11 @@ refused(
     "Ternary expression with dynamic condition has inconsistent types",
 )
 
-for _bad in ("put('a' in NAMES)", "put(n not in (1, 2))"):
-    refused("B3", _bad, errors.UnsupportedLanguageConstruct, "in` is not supported in a kernel")
+for _bad in ("put(n in (1, 2))", "put(3 not in (1, n))"):
+    refused(
+        "B3", _bad, errors.UnsupportedLanguageConstruct,
+        "in` with a run-time value is not supported in a kernel",
+    )  # fmt: skip
 
 # --- B4 loops
 row("B4", "s = 0\nfor i in range(n):\n    s += i\nput(s)", 15)
