@@ -59,7 +59,7 @@ COMPARE: dict[type[ast.cmpop], Operator] = {
     ast.Eq: ("==", _python.eq), ast.NotEq: ("!=", _python.ne), ast.Lt: ("<", _python.lt),
     ast.LtE: ("<=", _python.le), ast.Gt: (">", _python.gt), ast.GtE: (">=", _python.ge),
     ast.Is: ("is", _python.is_), ast.IsNot: ("is not", _python.is_not),
-    ast.In: ("in", lambda x, xs: x in xs), ast.NotIn: ("not in", lambda x, xs: x not in xs),
+    ast.In: ("in", _python.contains), ast.NotIn: ("not in", _python.contains),
 }  # fmt: skip
 _REFUSED_ON_TENSORS = {
     "**": "use `tl.exp2(y * tl.log2(x))`, or multiply", "@": "use `tl.dot(a, b)`",
@@ -277,7 +277,7 @@ def _compare(fe: FrontEnd, node: ast.Compare, op: Operator, lhs: object, rhs: ob
                 what=f"`{symbol}` with a run-time value",
                 help="compare with each element: `(x == 1) | (x == 2)`",
             )
-        return compute(fn, lhs, rhs)
+        return constexpr(unwrap(compute(fn, rhs, lhs)) == (symbol == "in"))
     if symbol in _DUNDERS and (is_aggregate_value(lhs) or is_aggregate_value(rhs)):
         fe.builder.loc = fe.loc(node)
         return _on_aggregates(fe, symbol, lhs, rhs)
