@@ -30,10 +30,12 @@ class Case:
     error: Callable[[Any], Any] | None = None
 
 
-def in_turn(calls: dict[Any, Callable[[], Any]], rep: float, most: int = 1000) -> dict[Any, float]:
+def in_turn(
+    calls: dict[Any, Callable[[], Any]], rep: float, most: int = 1000, cold: bool = True
+) -> dict[Any, float]:
     """Median ms of each call; in each round one call of each, in any order. About `rep` ms for each, five rounds at
     least and `most` at most. The GPU is busy before a round's first call, so that none is timed waiting for the
-    host."""
+    host. Without `cold` the L2 cache keeps what the call before left there."""
     flush = torch.empty(64 << 20, dtype=torch.int32, device="cuda")
     times: dict[Any, list[float]] = {name: [] for name in calls}
     shuffled = random.Random(0)
@@ -48,7 +50,8 @@ def in_turn(calls: dict[Any, Callable[[], Any]], rep: float, most: int = 1000) -
         ]
         flush.zero_()
         for name, (start, end) in zip(order, marks, strict=True):
-            flush.zero_()
+            if cold:
+                flush.zero_()
             start.record()
             calls[name]()
             end.record()
