@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 import tessera.torch  # noqa: E402, F401  registers the backend
 from tessera.errors import InvalidOption  # noqa: E402
+from tessera.graph.report.rows import Distance, Report  # noqa: E402
 from tessera.graph.torch.measure import distances as measured  # noqa: E402
 from tessera.graph.torch.options import options_of  # noqa: E402
 
@@ -118,6 +119,50 @@ def test_the_greatest_element_is_found(numerics: str):
 
     (d,) = distances(greatest, *pair(torch.bfloat16), options={"numerics": numerics})
     assert d.eager == 0
+
+
+class Gated(torch.nn.Module):
+    """Gradients of inputs and of parameters; the bias has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.unused = (
+            torch.nn.Linear(33, 33, bias=False),
+            torch.nn.Parameter(torch.ones(3)),
+        )
+
+    def forward(self, x: Any, more: Any) -> Any:
+        return self.gate(x).sigmoid() * more["y"], x.exp().sum()
+
+
+def test_each_output_and_each_gradient_has_distances_of_its_own():
+    x, y = (v.requires_grad_() for v in pair(torch.float32))
+    found = {d.output: d for d in distances(Gated(), x, {"y": y, "z": 3})}
+    gradients = ["inputs[0]", "inputs[1]['y']", "gate.weight"]
+    assert [*found] == ["output 0", "output 1", *(f"gradient of {g}" for g in gradients)]
+    assert all(d.eager < 1e-5 and d.exact < 1e-5 and d.eager_exact < 1e-5 for d in found.values())
+
+
+def test_a_gradient_that_is_wrong_is_told_from_right_ones():
+    """As one that a fault of ours makes twice as large."""
+
+    def twice(x: Any, y: Any) -> Any:
+        return x.sin() + 2 * y.cos() - y.cos().detach()
+
+    x, y = (v.requires_grad_() for v in pair(torch.float64))
+    far = {d.output: d.eager for d in measured(lambda x, y: x.sin() + y.cos(), twice, (x, y), [])}
+    assert far["output 0"] < 1e-12 and far["gradient of inputs[0]"] < 1e-12
+    assert far["gradient of inputs[1]"] == pytest.approx(1)
+
+
+def test_a_text_names_the_gradients_that_are_farthest():
+    known = [Distance(f"gradient of w{k}", 0.0, k / 100, 0.5) for k in range(20)]
+    lines = str(Report(distances=[Distance("output 0", 0.1, 0.2, 0.3), *known])).splitlines()
+    assert lines[1] == "output 0: 1.0e-01 from eager, 2.0e-01 from float64 (eager 3.0e-01)"
+    assert [line.split(":")[0] for line in lines[2:10]] == [
+        f"gradient of w{k}" for k in range(12, 20)
+    ]
+    assert lines[10].startswith("12 other gradients, at most: 0.0e+00 from eager, 1.1e-01 from")
 
 
 def test_an_unknown_numerics_is_refused():

@@ -407,7 +407,11 @@ def test_explain_measures_steps_memory_and_numbers(tmp_path: Path):
     for graph in report.graphs:
         assert all(s.seconds and s.roofline > 0 for s in graph.steps)
         assert graph.bytes >= graph.least_bytes / 2
-    assert [d.output for d in report.distances] == ["0", "gradients"]
+    names = ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert [d.output for d in report.distances] == [
+        "output 0",
+        *(f"gradient of {n}" for n in names),
+    ]
     assert all(d.eager < 1e-4 and d.exact < 1e-4 for d in report.distances)
     assert report.memory is not None and report.memory[1] >= 16 * 64 * 4
     assert page.read_text().count("<svg") == 2

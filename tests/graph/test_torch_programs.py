@@ -79,3 +79,14 @@ def test_assertions_on_data_hold():
 def test_powers_of_whole_numbers_by_eager():
     x = torch.randn(13, requires_grad=True)
     compare(lambda x: x.ldexp(torch.tensor(3)), x, backward=True, fullgraph=True)
+
+
+def test_complex_numbers_by_eager():
+    """A gradient of 1j * z holds the conjugate of a number, not of a tensor."""
+
+    def f(x: Any) -> Any:
+        z = torch.complex(x, x.cos())
+        w = z * z.conj() + 1j * z
+        return w.real, w.imag, z.abs(), z.angle()
+
+    compare(f, torch.randn(6, 9, requires_grad=True), backward=True)

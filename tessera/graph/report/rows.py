@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 KERNEL, EXTERN, NUMPY = "kernel", "extern", "numpy"
+GRADIENT = "gradient of "
+SHOWN = 8  # gradients in a text: those of a large model are many
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,9 @@ def table(steps: Sequence[StepReport]) -> list[str]:
 
 @dataclass(frozen=True)
 class Distance:
-    """How far an output is from eager's, and both from what float64 gives: the largest difference as a part of the
-    largest element; None where float64 does not run the model."""
+    """How far an output or a gradient is from eager's, and both from what float64 gives: the largest difference as a
+    part of the largest element; None where float64 does not run the model. `output`: its name, as `output 0`,
+    `gradient of inputs[0]`, `gradient of 0.weight`."""
 
     output: str
     eager: float
@@ -140,13 +143,29 @@ class Distance:
         return text
 
 
+def _farthest(distances: Sequence[Distance]) -> list[str]:
+    """A line for each output, and for each gradient; if these are many, for those that are the farthest from float64,
+    or else from eager, and one for all others together."""
+    gradients = [d for d in distances if d.output.startswith(GRADIENT)]
+    if len(gradients) <= SHOWN:
+        return [str(d) for d in distances]
+    order = sorted(gradients, key=lambda d: d.exact or d.eager, reverse=True)
+    kept, rest = order[:SHOWN], order[SHOWN:]
+    known = all(d.exact is not None for d in rest)
+    most = Distance(
+        f"{len(rest)} other gradients, at most", max(d.eager for d in rest),
+        max(d.exact or 0 for d in rest) if known else None, max(d.eager_exact or 0 for d in rest) if known else None,
+    )  # fmt: skip
+    return [str(d) for d in distances if d in kept or d not in order] + [str(most)]
+
+
 @dataclass
 class Report:
-    """What `explain` found. `str(report)` is a text, `report.json()` the same as JSON, `page.save(report, path)`
-    a page;
+    """What `explain` found. `str(report)` is a text, `report.json()` the same as JSON;
+    `page.save(report, path)`: a page;
     `graph_breaks`: reasons with how often each broke a graph; `memory`: peak bytes beside arguments of a compiled and
-    an eager call, and how they were measured; `distances`: by output; `peak`: of the machine; `notes`: what could not
-    be found out, and why."""
+    an eager call, and how they were measured; `distances`: by output and gradient; `peak`: of the machine; `notes`:
+    what could not be found out, and why."""
 
     graphs: list[GraphReport] = field(default_factory=list[GraphReport])
     graph_breaks: dict[str, int] = field(default_factory=dict[str, int])
@@ -161,7 +180,7 @@ class Report:
         if self.memory is not None:
             ours, eager, how = self.memory
             lines.append(f"peak memory: {ours:,} bytes, eager {eager:,} ({how})")
-        lines += [f"output {d}" for d in self.distances]
+        lines += _farthest(self.distances)
         if self.peak is not None:
             p = self.peak
             lines.append(

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map
 
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.pool import default_threads
-from tessera.graph.report.rows import Distance, Peak
+from tessera.graph.report.rows import GRADIENT, Distance, Peak
 from tessera.graph.report.timing import bandwidth_of
 from tessera.graph.torch.host import TorchHost
 
@@ -28,19 +28,27 @@ PORTS = 2  # vector units for products and sums of a CPU core
 CLOCK = 2.5e9  # Hz, where the system does not tell
 
 
-def training_step(run: Any, model: Any, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Results of a call, and gradients of a weighted sum of them where they have any: the plain sum of
+def training_step(run: Any, model: Any, inputs: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+    """Results of a call, and by name the gradients of a weighted sum of them where they have any: the plain sum of
     a softmax is constant."""
     results = run(*inputs)
     tensors = [x for x in tree_flatten(results)[0] if isinstance(x, torch.Tensor)]
     floats = [x for x in tensors if x.requires_grad]
     if not floats:
-        return results, []
-    given = [x for x in tree_flatten(inputs)[0] if isinstance(x, torch.Tensor)]
-    leaves = [x for x in given if x.requires_grad]
-    leaves += list(model.parameters()) if isinstance(model, torch.nn.Module) else []
-    total = sum(_weighted(x.real if x.is_complex() else x) for x in floats)
-    return results, list(torch.autograd.grad(total, leaves, allow_unused=True))  # type: ignore[arg-type]
+        return results, {}
+    leaves = _leaves(model, inputs)
+    total: Any = sum(_weighted(x.real if x.is_complex() else x) for x in floats)
+    found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    return results, dict(zip(leaves, found, strict=True))
+
+
+def _leaves(model: Any, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """What may have gradients: `inputs[0]` and parts of inputs, parameters of a module by their names."""
+    paths, _ = tree_flatten_with_path(list(inputs))
+    found = {f"inputs{keystr(path)}": x for path, x in paths if isinstance(x, torch.Tensor)}
+    if isinstance(model, torch.nn.Module):
+        found.update(model.named_parameters())
+    return {name: x for name, x in found.items() if x.requires_grad}
 
 
 def _weighted(x: torch.Tensor) -> torch.Tensor:
@@ -136,14 +144,12 @@ def distances(model: Any, compiled: Any, inputs: Sequence[Any], notes: list[str]
 
 
 def _numbers(run: Any, model: Any, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """Results by number, and the gradients together under one name: one vector of all their elements."""
+    """Results by number, gradients by what they are of."""
     torch.manual_seed(0)
     results, gradients = training_step(run, model, tree_map(_own, inputs))
     tensors = [x for x in tree_flatten(results)[0] if isinstance(x, torch.Tensor)]
-    found = {str(k): _plain(x) for k, x in enumerate(tensors)}
-    known = [_plain(x).flatten() for x in gradients if x is not None]
-    if known:
-        found["gradients"] = torch.cat(known)
+    found = {f"output {k}": _plain(x) for k, x in enumerate(tensors)}
+    found.update({GRADIENT + k: _plain(x) for k, x in gradients.items() if x is not None})
     return found
 
 
@@ -176,5 +182,7 @@ def _far(x: torch.Tensor, y: torch.Tensor) -> float:
     same = (x == y) | (x.isnan() & y.isnan())
     if bool(same.all()):
         return 0.0
-    off, largest = (x - y).abs()[~same].max(), y[y.isfinite()].abs().max()
-    return float(off / largest) if bool(off.isfinite()) else float("inf")
+    off = (x - y).abs()[~same].max()
+    if not bool(off.isfinite()):
+        return float("inf")
+    return float(off / y[y.isfinite()].abs().max())

@@ -24,7 +24,8 @@ def coordinates(rank: int) -> list[Expr]:
 
 @rule("alias", "detach", "conj", "_conj", "resolve_conj", "resolve_neg", "positive", "lift_fresh")
 def same(low: Lowering, x: Tensor, *_: Any) -> Tensor:
-    if not getattr(x.elem, "is_floating", None):
+    # Of a number, as of the 1j in the gradient of 1j * x, too: torch passes it where a tensor is expected.
+    if not isinstance(x, Tensor) or not getattr(x.elem, "is_floating", None):
         raise NotLowered("complex numbers")
     return x
 
