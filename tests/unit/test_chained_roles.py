@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tessera
+import tessera.language as tl
 from tessera.backends.nvidia import ptxas
 from tessera.backends.nvidia.target import facts_for
 from tessera.errors import ToolNotFound
@@ -27,6 +29,7 @@ from tests.unit.mma_chains_kit import (
     softmax_chain,
     two_walks,
 )
+from tests.unit.tensor_maps_kit import built
 
 
 def innermost(module: Module) -> list[ForOp]:
@@ -164,6 +167,33 @@ def test_a_lone_warpgroup_leaves_room_for_another_block() -> None:
         module = parse_module(text)
         assert module.attrs["resident_ctas"] == ctas
         assert f"shared<{stages}x128x64xfp16" in text
+
+
+@tessera.jit
+def scaled(a, b, c, K, SCALED: tl.constexpr):
+    acc = tl.zeros((128, 128), tl.float32)
+    for k in range(0, K, 64):
+        if SCALED:
+            acc += tl.dot(a.load([0, k]), b.load([0, k]).T) * (k + 1)
+        else:
+            acc = tl.dot(a.load([0, k]), b.load([0, k]).T, acc)
+    c.store([0, 0], acc.to(tl.float16))
+
+
+@pytest.mark.parametrize(("is_scaled", "ctas"), [(False, 2), (True, 1)])
+def test_a_sum_beside_the_result_takes_registers(is_scaled: bool, ctas: int) -> None:
+    """The scaled sum and the MMA's result live at a time: two CTAs would leave 96 registers of 160 that are needed."""
+    kind = "tensordesc<fp16[128, {}]>".format
+    signature = {"a": kind(64), "b": kind(64), "c": kind(128), "K": "i32"}
+    constants: Any = {"SCALED": is_scaled}
+    kernel = built(scaled, signature, constants, num_warps=8, num_stages=3)
+    assert parse_module(kernel.asm["gir"]).attrs["resident_ctas"] == ctas
+    try:
+        compiled = built(scaled, signature, constants, "cuda", num_warps=8, num_stages=3)
+        assembled = ptxas.assemble(compiled.asm["ptx"], "sm_90a", ["-v"])
+    except ToolNotFound:
+        pytest.skip("needs ptxas")
+    assert assembled.spill_stores == 0
 
 
 @pytest.mark.parametrize("warps", [1, 2])

@@ -13,7 +13,7 @@ from typing import Any
 from tessera.ir import Op, elem_of
 from tessera.ops import DotOp, ReshapeOp, TileLoad, TransOp
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_scheduling.warp_roles import GRAIN, WORK, roles_for
+from tessera.passes.gpu_scheduling.warp_roles import GRAIN, WORK, roles_for, sums_beside
 
 MOST_MMAS = 2  # of a loop: attention has two, and loops with more have not been measured
 
@@ -36,12 +36,14 @@ def ctas_after_split(mmas: Sequence[DotOp], shared: int, warps: int, facts: GpuF
 
 
 def _reg32(mmas: Sequence[DotOp], warps: int, facts: GpuFacts) -> int:
-    """Return the registers of a thread for results of MMAs, and for left operands that the loop computes."""
-    bits = 0
-    for op in mmas:
-        tiles: list[Any] = [op.result.type]
-        tiles += [] if _loaded(op.a.op) else [op.a.type]
-        bits += sum(t.numel * elem_of(t).storage_bits for t in tiles)
+    """Return the registers of a thread for results of MMAs, sums beside them, and left operands that the loop
+    computes."""
+    tiles: list[Any] = [op.result.type for op in mmas]
+    tiles += [op.a.type for op in mmas if not _loaded(op.a.op)]
+    results = {op.result for op in mmas}
+    for block in {op.parent: None for op in mmas if op.parent is not None}:
+        tiles += sums_beside(block, results)
+    bits = sum(t.numel * elem_of(t).storage_bits for t in tiles)
     return bits // (32 * warps * facts.warp_size)
 
 
