@@ -89,10 +89,10 @@ def _interval(
         if x is None:
             return None
         known.append(x)
-    return _fit(_OPERATIONS[kind](*known), bits) if bits else _OPERATIONS[kind](*known)
+    return fit(OPERATIONS[kind](*known), bits) if bits else OPERATIONS[kind](*known)
 
 
-def _fit(x: Interval, bits: int) -> Interval:
+def fit(x: Interval, bits: int) -> Interval:
     half = 1 << (bits - 1)
     return x if x is not None and -half <= x[0] and x[1] < half else None
 
@@ -172,7 +172,7 @@ def _same(a: Known) -> Interval:
     return a
 
 
-_OPERATIONS: dict[str, Callable[..., Interval]] = {
+OPERATIONS: dict[str, Callable[..., Interval]] = {
     "add": _add, "sub": _sub, "mul": _mul, "div": _div, "rem": _rem, "min": _min, "max": _max, "fit": _same,
     "loop": _loop, "hull": _hull, "least": _least, "most": _most, "distance": _distance,
 }  # fmt: skip

@@ -43,28 +43,25 @@ DOTS = "tests/unit/test_gpu_passes_dots.py"
 
 _TILE_IR = (
     _row(
-        "canonicalize", "cpu gpu", "folds constants, uniform masks, branches and loops that are known; drops dead code",
-        "each rule keeps the value for all inputs", "the rule's own condition",
-        f"tests/filecheck/canonicalize, {PASSES}", unit="rewrite",
+        "canonicalize", "cpu gpu", "folds constants, uniform masks, branches and loops that are known; drops dead code", "each rule keeps the value for all inputs", "the rule's own condition", f"tests/filecheck/canonicalize, {PASSES}", unit="rewrite",
     ),
     _row(
-        "cse", "cpu gpu", "makes one op of equal pure ops", "equal operands, attributes and types; no effect",
-        "`Effect.NONE` of the op's class", f"tests/filecheck/cse.tir, {PASSES}", unit="op",
+        "cse", "cpu gpu", "makes one op of equal pure ops", "equal operands, attributes and types; no effect", "`Effect.NONE` of the op's class", f"tests/filecheck/cse.tir, {PASSES}", unit="op",
     ),
     _row(
-        "licm", "cpu gpu", "moves invariant pure ops in front of loops",
-        "operands are defined outside; the op cannot trap where the loop would not have run", "passes/neutral/licm.py `_may_trap`",
-        f"tests/filecheck/licm.tir, {PASSES}", unit="op",
+        "licm", "cpu gpu", "moves invariant pure ops in front of loops", "operands are defined outside; the op cannot trap where the loop would not have run", "passes/neutral/licm.py `_may_trap`", f"tests/filecheck/licm.tir, {PASSES}", unit="op",
     ),
     _row(
-        "while-to-for", "cpu gpu", "makes `for` loops of `while` loops that count",
-        "one comparison with a fixed bound decides alone; a constant step", "passes/neutral/while_to_for.py `_count`",
-        f"tests/filecheck/while-to-for.tir, {PASSES}", unit="loop",
+        "while-to-for", "cpu gpu", "makes `for` loops of `while` loops that count", "one comparison with a fixed bound decides alone; a constant step", "passes/neutral/while_to_for.py `_count`", f"tests/filecheck/while-to-for.tir, {PASSES}", unit="loop",
     ),
     _row(
-        "unroll", "gpu", "puts several iterations into one body where `loop_unroll_factor` asks for it",
-        "a constant step; the widened step fits the index's type", "passes/neutral/unroll.py", "tests/unit/test_unroll.py",
-        unit="loop",
+        "known-comparisons", "cpu gpu", "drops masks and branches that intervals of indices decide: `i + arange < 128` in a loop to 128 by whole blocks", "an interval holds for every element of every program and iteration", "analysis/ranges.py; arithmetic that may wrap has none", f"tests/filecheck/known-comparisons.tir, tests/unit/test_ranges.py, {PASSES}", unit="op",
+    ),
+    _row(
+        "peel-first", "gpu", "takes the first iteration out of loops that branch on being in it: Welford's means", "constant bounds; at least two iterations", "passes/neutral/peel.py `_peelable`", "tests/filecheck/peel-first.tir, tests/unit/test_ranges.py", unit="loop",
+    ),
+    _row(
+        "unroll", "gpu", "puts several iterations into one body where `loop_unroll_factor` asks for it", "a constant step; the widened step fits the index's type", "passes/neutral/unroll.py", "tests/unit/test_unroll.py", unit="loop",
     ),
 )  # fmt: skip
 

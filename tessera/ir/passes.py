@@ -73,11 +73,11 @@ PASS_NAMES = (
     "accelerate", "allocate-shared", "assign-layouts", "async-mma", "barriers", "canonicalize", "check-resources",
     "checks", "coalesce", "cse", "descriptor-to-pointer", "expand-loops", "graph-add-biases", "graph-canonicalize",
     "graph-channels-last", "graph-cse", "graph-drop-roundings", "graph-expand-scatters", "graph-expand-sorts",
-    "graph-fuse", "graph-narrow-results", "graph-place-parts", "graph-reduce-scatters", "graph-sink-scalars", "licm",
-    "lower-descriptor-rows", "lower-descriptors", "multicast-loads", "narrow-accumulators", "number-tensor-maps",
-    "partition-cluster", "persist", "pointer-to-tma", "scalarise-inductions", "schedule-loops", "schedule-streams",
-    "select-tensor-maps", "split-loops", "synchronized", "transpose-buffers", "unroll", "warp-specialize",
-    "while-to-for", "wide-index", "widen-float8",
+    "graph-fuse", "graph-narrow-results", "graph-place-parts", "graph-reduce-scatters", "graph-sink-scalars",
+    "known-comparisons", "licm", "lower-descriptor-rows", "lower-descriptors", "multicast-loads",
+    "narrow-accumulators", "number-tensor-maps", "partition-cluster", "peel-first", "persist", "pointer-to-tma",
+    "scalarise-inductions", "schedule-loops", "schedule-streams", "select-tensor-maps", "split-loops", "synchronized",
+    "transpose-buffers", "unroll", "warp-specialize", "while-to-for", "wide-index", "widen-float8",
 )  # fmt: skip
 """All passes of tessera; PASSES has only those whose modules this process has imported."""
 

@@ -55,6 +55,14 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "Tile IR has no layouts yet, and descriptors that the TMA unit serves are `mapped`.",
         "Accesses through all other descriptors are pointers and masks. This kernel has none.",
     )],
+    "peel-first": [(
+        "Some loops ask in each iteration whether it is the first one.",
+        "The first iteration of small ones is in front of them. No loop of this kernel asks.",
+    )],
+    "known-comparisons": [(
+        "Loops that count are `for` loops, whose induction variables have bounds.",
+        "Comparisons that intervals of integers decide are constants. Here every mask depends on arguments.",
+    )],
     "unroll": [(
         "Loops that ask for it (`tl.range(loop_unroll_factor=)`) count up by a constant.",
         "Several iterations are in one body, with a loop for those that are left. No loop of this kernel asks for it.",

@@ -68,6 +68,7 @@ from tessera.ops import (
     XorOp,
     YieldOp,
 )
+from tessera.passes.neutral.peel import peel_first
 from tessera.passes.neutral.pipeline import neutral_pipeline
 
 N = 4
@@ -272,7 +273,9 @@ class Generator:
         inits = [self.pick(pool) for _ in range(self.rng.randrange(4))]
         body = Block([int32, *(v.type for v in inits)])
         op = ForOp(lb, ub, step, inits, regions=[body])
-        self.inside(body, pool, depth, [v.type for v in inits], body.args[1:])
+        with self.b.at(body):
+            first = self.b.emit(CmpOp(body.args[0], lb, predicate=self.rng.choice(["eq", "ne"])))
+        self.inside(body, [*pool, first], depth, [v.type for v in inits], body.args[1:])
         pool += self.b.insert(op).results
 
     def countdown(self, pool: Pool, depth: int) -> None:
@@ -302,8 +305,11 @@ def outputs(module: Module, a: int, b: int) -> tuple[np.ndarray, np.ndarray]:
     return ints, floats
 
 
-PIPELINES = {name: [PASSES[name]] for name in ("canonicalize", "cse", "licm")} | {
-    "neutral": neutral_pipeline()
+PIPELINES = {
+    name: [PASSES[name]] for name in ("canonicalize", "cse", "licm", "known-comparisons")
+} | {
+    "neutral": neutral_pipeline(),
+    "peeled": [peel_first, *neutral_pipeline()],
 }
 
 

@@ -64,6 +64,22 @@ def counted(a, b, c, K, B: tl.constexpr):
 
 
 @tessera.jit
+def means(x, out, K: tl.constexpr, B: tl.constexpr):
+    """A mean that each block of rows changes, with masks that are always true and a first block that is different."""
+    columns = tl.arange(0, B)[None, :]
+    mean = tl.zeros((B, B), tl.float32)
+    for k in tl.range(0, K, B):
+        rows = k + tl.arange(0, B)[:, None]
+        block = tl.load(x + rows * B + columns, rows < K, 0.0)
+        if k == 0:
+            new = block
+        else:
+            new = mean + (block - mean) / 2.0
+        mean = tl.where(rows < K, new, mean)
+    tl.store(out + tl.arange(0, B)[:, None] * B + columns, mean)
+
+
+@tessera.jit
 def links(a, b, c, K: tl.constexpr, B: tl.constexpr):
     """Dots that add to one accumulator, one after another."""
     rows, cols = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
@@ -249,6 +265,10 @@ SAMPLES = [
     Sample(
         "counted", BOTH, counted, lambda: [*small((16, 64), (64, 16)), np.zeros((16, 16), np.float32)],
         lambda x: [*x, 64], (1,), {"B": 16},
+    ),
+    Sample(
+        "means", BOTH, means, lambda: [*small((64, 16), dtype=np.float32), np.zeros((16, 16), np.float32)], list, (1,),
+        {"K": 64, "B": 16},
     ),
     _chain("chain", False),
     _chain("causal", True),

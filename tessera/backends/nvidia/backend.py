@@ -30,6 +30,7 @@ from tessera.passes.gpu_pipeline import gpu_passes
 from tessera.passes.gpu_scheduling.clusters import partition_cluster
 from tessera.passes.gpu_scheduling.warp_roles import GRAIN
 from tessera.passes.neutral.descriptors import lower_descriptors
+from tessera.passes.neutral.peel import peel_first
 from tessera.passes.neutral.unroll import unroll
 
 # Our own passes hoist, merge and simplify. On measured kernels LLVM's middle end found nothing more and only took
@@ -151,7 +152,7 @@ class NvidiaBackend(Backend):
         )
         if facts.has_tma:
             first.append(select_tensor_maps.bind(stores=options.tensor_stores))
-        return [*first, lower_descriptors, unroll, *neutral_pipeline()]
+        return [*first, lower_descriptors, peel_first, unroll, *neutral_pipeline()]
 
     def check_fit(self, make_ir: Callable[[], object], options: Options) -> None:
         module = self.stages(options)["tir"](make_ir(), {})

@@ -3,6 +3,7 @@
 from tessera.ir import Pass
 from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.cse import cse
+from tessera.passes.neutral.known_comparisons import known_comparisons
 from tessera.passes.neutral.licm import licm
 from tessera.passes.neutral.while_to_for import while_to_for
 
@@ -16,6 +17,7 @@ def neutral_pipeline() -> list[Pass]:
         cse,  # after folding, which makes differently written ops equal
         licm,  # before any layout exists, so that no conversion is dragged into a loop
         while_to_for,  # whose bounds LICM put in front of them
+        known_comparisons,  # whose loops have an induction variable now
         canonicalize,  # values that LICM made invariant, counts that only the loop reads
         cse,  # ops that were in a loop and again outside it
     ]
