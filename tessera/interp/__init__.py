@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from tessera.dtypes import pointer_type
-from tessera.interp import arith, effects, roles, stepping, tile
+from tessera.interp import arith, effects, roles, stepping, tile, trace
 from tessera.interp.machine import EVALUATORS, Machine, evaluate, kernel_of, run_program
 from tessera.interp.memory import Memory
 from tessera.interp.numerics import settle
@@ -25,7 +25,7 @@ __all__ = [
     "EVALUATORS", "Machine", "Memory", "address_of", "evaluate", "extents_of", "failure", "from_words", "run",
 ]  # fmt: skip
 
-_REGISTERED = (arith, effects, roles, tile)  # importing them registers their evaluators
+_REGISTERED = (arith, effects, roles, tile, trace)  # importing them registers their evaluators
 
 
 def array_extent(x: Any) -> tuple[int, int] | None:

@@ -72,6 +72,7 @@ class Machine:
     groups: list[list[Callable[[], None]]] = field(default_factory=list[list[Callable[[], None]]])
     open_group: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     barriers: Any = None  # mbarriers of tensor copies: made by the first op that needs them
+    clock: int = 0  # of traced builds
     stepper: Any = None  # the debugger of a kernel with breakpoints
 
     def run_block(self, block: Block, args: Sequence[object]) -> list[Any]:

@@ -8,3 +8,4 @@ from tessera.ops.mbarrier import *
 from tessera.ops.memory import *
 from tessera.ops.special import *
 from tessera.ops.tile import *
+from tessera.ops.trace import *

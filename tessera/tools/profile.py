@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tessera.config import knobs
 from tessera.profiler import profile
 
 
 def command(args: list[str], program: Callable[[list[str]], int]) -> int:
-    """`profile [--trace FILE] [--counts] SCRIPT [ARGS...] | -m MODULE [ARGS...]`; `program` runs it here."""
+    """`profile [--trace FILE] [--counts] [--timeline FILE [--kernel NAME]] SCRIPT [ARGS...] | -m MODULE [ARGS...]`;
+    `program` runs it here."""
     parser = argparse.ArgumentParser("tessera profile", description="time of a program's launches")
     parser.add_argument(
         "--trace",
@@ -22,17 +26,48 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
         "--counts", action="store_true", help="bytes and operations of kernels, by explain"
     )
     parser.add_argument(
+        "--timeline",
+        type=Path,
+        metavar="FILE",
+        help="trace inside of kernels: write the last launch's timeline (FILE.html, FILE.json or FILE.txt)",
+    )
+    parser.add_argument("--kernel", metavar="NAME", help="the kernel of the timeline")
+    parser.add_argument(
         "program", nargs=argparse.REMAINDER, help="SCRIPT ARGS..., or -m MODULE ARGS..."
     )
     given = parser.parse_args(args)
     if not given.program:
         return 2
+    if given.timeline is not None:
+        return _timeline(given.timeline, given.kernel, lambda: _status(program, given.program))
     with profile(counts=given.counts) as p:
-        try:
-            status = program(given.program)
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        status = _status(program, given.program)
     print(p)
     if given.trace is not None:
         p.save(given.trace)
+    return status
+
+
+def _status(program: Callable[[list[str]], int], args: list[str]) -> int:
+    try:
+        return program(args)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
+def _timeline(file: Path, name: str | None, program: Callable[[], int]) -> int:
+    """Run the program with traced builds, and write what the last launch recorded."""
+    tracing = importlib.import_module(
+        "tessera.profiler.tracing"
+    )  # needs NumPy, which is slow to import
+    with knobs.compilation.scope(), tracing.traces() as found:
+        knobs.compilation.instrumentation_mode = tracing.MODE
+        status = program()
+    if not found.last or (name is not None and name not in found.last):
+        known = ", ".join(found.last) or "none"
+        print(f"no launch of {name or 'a kernel'} was traced; traced: {known}", file=sys.stderr)
+        return status or 1
+    trace = tracing.Trace(found.last[name or list(found.last)[-1]])
+    print(trace)
+    trace.save(file)
     return status

@@ -36,7 +36,12 @@ def _binary(*opcodes: str, operands: str = "%ti, %tj", type: str = "tile<8xi32>"
     return {name: f"%x: {type} = {name} {operands}\n" for name in opcodes}
 
 
+PLACE = "%o: *i64 = bitcast %p\n%k: *i64 = trace_begin %o, %i, %j {warp=4, warps=9, tag=77}\n"
+
 SAMPLES: dict[str, str] = {
+    "trace_begin": PLACE,
+    "trace_record": PLACE + "%n: i32 = trace_record %k, %i, %j {event=3}\n",
+    "trace_end": PLACE + "trace_end %k, %j\n",
     "tensor_copy": DESCRIPTOR + ALLOC + BARS + "tensor_copy %d, [%i, %j], %s, %b, %i\n",
     "warp_specialize": TEAMS,
     "cta_id": "%x: i32 = cta_id\n",

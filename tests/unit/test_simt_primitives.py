@@ -137,6 +137,8 @@ SAMPLES: dict[str, Any] = {
     "atomic": lambda: p.atomic(".relaxed.gpu.global", "add.u32", "i32", 0, 1, True),
     "add_vector": lambda: p.add_vector("gpu", "f32", "float", 0, 4),
     "atomic_shared_add": lambda: p.atomic_shared_add(0),
+    "trace_begin": lambda: p.trace_begin(77),
+    "trace_record": lambda: p.trace_record(3),
     "async_wait": lambda: p.async_wait(0),
     "async_copy": lambda: p.async_copy(16, "", 0, 0, True),
     "async_copy_where": lambda: p.async_copy_where(4, 0, 0),

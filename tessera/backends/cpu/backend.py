@@ -19,13 +19,15 @@ from tessera.ir.applications import apply
 from tessera.passes import CLEAN_UP, neutral_pipeline
 from tessera.passes.checks.insert_checks import insert_checks
 from tessera.passes.neutral.descriptors import lower_descriptor_rows
+from tessera.passes.neutral.insert_trace import MODE, TRACED, insert_trace
 
 # The lowering emits vectors and hoists by itself: LLVM only turns stack slots into registers and cleans up.
 LLVM_PASSES = "sroa,instcombine,simplifycfg"
 
 
-def cpu_pipeline(checked: bool = False) -> list[Pass]:
+def cpu_pipeline(checked: bool = False, traced: bool = False) -> list[Pass]:
     """Return the passes between the front end and the lowering to loops."""
+    last: list[Pass] = [insert_trace.bind(cpu=True)] if traced else []
     if checked:  # the report has values' names in the source, and where they are computed
         return [lower_descriptor_rows, insert_checks, *CLEAN_UP]
     return [
@@ -34,6 +36,7 @@ def cpu_pipeline(checked: bool = False) -> list[Pass]:
         narrow_accumulators,  # tiles that need not be carried at all
         scalarise_inductions,  # after LICM, which shows what is invariant in a loop
         *CLEAN_UP,
+        *last,
     ]
 
 
@@ -59,14 +62,18 @@ class CpuBackend(Backend):
 
     def stages(self, options: Options) -> dict[str, Stage]:
         return {
-            "tir": lambda module, metadata: self._tir(module, options.debug == "check"),
+            "tir": lambda module, metadata: self._tir(module, metadata, options),
             "llir": lambda module, metadata: self._llir(module, metadata, options),
             "object": self._object,
         }
 
-    def _tir(self, module: Module, checked: bool) -> Module:
-        manager = PassManager(cpu_pipeline(checked), knobs.compilation.verify)
-        return manager.run(module)
+    def _tir(self, module: Module, metadata: dict[str, Any], options: Options) -> Module:
+        checked = options.debug == "check"
+        traced = options.instrumentation_mode == MODE and not checked
+        passes = cpu_pipeline(checked, traced)
+        PassManager(passes, knobs.compilation.verify).run(module)
+        metadata |= {name: module.attrs[name] for name in TRACED if name in module.attrs}
+        return module
 
     def _llir(self, module: Module, metadata: dict[str, Any], options: Options) -> str:
         lowered = lower_module(

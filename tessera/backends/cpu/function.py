@@ -18,6 +18,7 @@ from tessera.backends.cpu import (
     prepack_k,
     reduce,
     scan,
+    trace,
 )
 from tessera.backends.cpu.interrupt import leave_if_interrupted, may_stop, may_take_long
 from tessera.backends.cpu.llvm_text import ATTRIBUTES, memory_type, scalar_type
@@ -32,7 +33,10 @@ from tessera.errors import CompilationError
 from tessera.ir import Effect, Module, Op, TileType, Value, elem_of, shape_of
 
 # Imported for the lowerings that they register.
-_REGISTERED = (checks, control, lazy_ops, dot, effects, host, reduce, scan, prepack_k)
+_REGISTERED = (checks, control, lazy_ops, dot, effects, host, reduce, scan, prepack_k, trace)
+
+
+RECORDS = (ops.TraceBeginOp, ops.TraceRecordOp, ops.TraceEndOp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ def lower_module(
 def _is_simple(op: Op) -> bool:
     """Whether an op is evaluated lazily, is a store, or emits no code."""
     return type(op) in EVALUATORS or isinstance(
-        op, (ops.StoreOp, ops.ProgramIdOp, ops.NumProgramsOp, ops.ReturnOp)
+        op, (ops.StoreOp, ops.ProgramIdOp, ops.NumProgramsOp, ops.ReturnOp, *RECORDS)
     )
 
 
@@ -267,17 +271,10 @@ def _num_programs(lo: Lowering, op: Any) -> None:
 @executes(ops.SpecialRegisterOp)
 def _special_register(lo: Lowering, op: Any) -> None:
     """Read the monotonic clock in nanoseconds, or for `smid` the thread's number in place of an SM's."""
-    em = lo.em
     if op.name == "smid":
-        lo.scalars[op.result] = make(int32, 1, em.here(_context_field(lo, 3)))
-        return
-    em.declare("i32", "clock_gettime", "i32", "ptr")
-    now = em.alloca("[2 x i64]", align=8)
-    em.stmt(f"call i32 @clock_gettime(i32 1, ptr {now})")
-    seconds = em.here(f"load i64, ptr {now}, align 8")
-    rest = em.here(f"load i64, ptr {em.here(f'getelementptr i64, ptr {now}, i64 1')}, align 8")
-    total = em.here(f"add i64 {em.here(f'mul i64 {seconds}, 1000000000')}, {rest}")
-    lo.scalars[op.result] = make(int64, 1, total)
+        lo.scalars[op.result] = make(int32, 1, lo.em.here(_context_field(lo, 3)))
+    else:
+        lo.scalars[op.result] = make(int64, 1, trace.clock(lo))
 
 
 @executes(ops.GridDependencyOp)

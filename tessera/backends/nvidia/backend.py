@@ -14,7 +14,7 @@ from tessera.analysis.intervals import NEVER
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_options
 from tessera.backends.gpu.module import lower_module
 from tessera.backends.llvm import binding
-from tessera.backends.nvidia import assembler, mbarrier, ptxas, tensor, warp_roles, wgmma
+from tessera.backends.nvidia import assembler, mbarrier, ptxas, tensor, trace, warp_roles, wgmma
 from tessera.backends.nvidia.emit import RESIDENT_THREADS, NvidiaTarget
 from tessera.backends.nvidia.target import facts_for, oldest_ptx
 from tessera.config import knobs
@@ -30,13 +30,20 @@ from tessera.passes.gpu_pipeline import gpu_passes
 from tessera.passes.gpu_scheduling.clusters import partition_cluster
 from tessera.passes.gpu_scheduling.warp_roles import GRAIN
 from tessera.passes.neutral.descriptors import lower_descriptors
+from tessera.passes.neutral.insert_trace import MODE, TRACED, insert_trace
 from tessera.passes.neutral.peel import peel_first
 from tessera.passes.neutral.unroll import unroll
 
 # Our own passes hoist, merge and simplify. On measured kernels LLVM's middle end found nothing more and only took
 # time, except for unused addresses of registers inside a vector, which are cheaper to remove than to select.
 MIDDLE_END = "dce"
-_REGISTERED = (mbarrier, tensor, warp_roles, wgmma)  # imported for the lowerings it registers
+_REGISTERED = (
+    mbarrier,
+    tensor,
+    trace,
+    warp_roles,
+    wgmma,
+)  # imported for the lowerings it registers
 HANDOVER = re.compile(r"setmaxnreg[^;]*;")
 CTAS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
 TOO_FEW_REGISTERS = "Insufficient registers"  # ptxas: one instruction needs more than a thread has
@@ -146,7 +153,8 @@ class NvidiaBackend(Backend):
         """Return the passes of a stage, in order."""
         facts = enabled_facts(facts_for(self._capability(options)))
         if stage == "gir":
-            return gpu_passes(facts, options.pointer_maps, options.persistent, options.no_alias)
+            found = gpu_passes(facts, options.pointer_maps, options.persistent, options.no_alias)
+            return [*found, insert_trace] if options.instrumentation_mode == MODE else found
         first: list[Pass] = (
             [partition_cluster] if facts.has_clusters and options.num_ctas > 1 else []
         )
@@ -203,7 +211,7 @@ def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
         args.append("memory")
     return found | {
         name: attrs[name]
-        for name in ("host_code", "precondition", "edges", "assumes_no_alias", "remarks")
+        for name in ("host_code", "precondition", "edges", "assumes_no_alias", "remarks", *TRACED)
         if name in attrs
     }
 

@@ -22,8 +22,8 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.gpu_loops.chains import Shifted, run_on
 from tessera.passes.gpu_loops.slots import advance
-from tessera.passes.gpu_scheduling.loop_carried import Carrying, carry
 from tessera.passes.gpu_scheduling.rings import Ring
+from tessera.passes.neutral.loop_carried import Carrying, carry
 from tessera.passes.neutral.loops import const, const32, runs_at_all
 
 

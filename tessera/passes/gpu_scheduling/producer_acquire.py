@@ -20,7 +20,7 @@ from tessera.dtypes import int1
 from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
 from tessera.ir.applications import Declined
 from tessera.ops import AndOp, ForOp, IfOp, OrOp, WhileOp, XorOp
-from tessera.passes.gpu_scheduling.loop_carried import Carrying
+from tessera.passes.neutral.loop_carried import Carrying
 from tessera.passes.neutral.loops import const, runs_at_all
 
 

@@ -17,13 +17,13 @@ from tessera import ops
 from tessera.ir import Builder, Module, SharedType, Value, pass_
 from tessera.ir.applications import apply
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_scheduling.loop_carried import carry
 from tessera.passes.gpu_scheduling.transpose_role import (
     BUFFERS,
     room_for_transposed,
     transposed_operand,
     transposition_of,
 )
+from tessera.passes.neutral.loop_carried import carry
 from tessera.passes.neutral.loops import const32
 
 

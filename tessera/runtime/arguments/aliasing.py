@@ -97,9 +97,10 @@ def violates(
     arguments: Iterable[object],
     range_of: Callable[[Any], tuple[int, int]] = memory_range,
 ) -> bool:
-    """Whether these run-time arguments break an assumption of the kernel (its metadata `assumed_disjoint`)."""
+    """Whether these run-time arguments break an assumption of the kernel (its metadata `assumed_disjoint`). The kernel
+    may take more, which launchers add."""
     order = [i for i, kind in enumerate(kinds) if kind.startswith("*")]
-    pointers = [x for x, kind in zip(arguments, kinds, strict=True) if kind.startswith("*")]
+    pointers = [x for x, kind in zip(arguments, kinds, strict=False) if kind.startswith("*")]
     bits = relations(pointers, range_of)
     if bits == 0:
         return False

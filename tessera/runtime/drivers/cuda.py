@@ -14,6 +14,7 @@ from tessera.runtime.arguments.tensors import is_numpy
 from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.cuda.abi import INVALID_CONTEXT, INVALID_HANDLE, L_PRINTF_FIFO, launch_config
 from tessera.runtime.drivers.base import INT32_MAX, Driver, refuse_foreign
+from tessera.runtime.drivers.traced import CudaBuffers, is_traced, traced_launcher
 from tessera.runtime.drivers.variants import FallbackVariant
 from tessera.runtime.native.fast_path import Start
 from tessera.runtime.native.launcher import make_launcher
@@ -135,6 +136,9 @@ class CudaDriver(Driver):
 
         # what the native path reads during the kernel's life
         launch.config, launch.maps = config, maps  # type: ignore[attr-defined]
+        if is_traced(kernel):
+            most = getattr(m, "resident_ctas", 0) * p.multiprocessor_count
+            launch = traced_launcher(kernel, launch, CudaBuffers(self.api), "cycles", most)
         kernel.n_regs, kernel.n_spills = loaded.registers, loaded.local_bytes // 4
         kernel.n_max_threads = loaded.max_threads
         kernel.function, kernel.launcher, kernel.module = loaded.function, launch, loaded.module
@@ -151,7 +155,7 @@ class CudaDriver(Driver):
 
     def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
         config, api = getattr(kernel.launcher, "config", None), self.api
-        if config is None:  # a launcher that somebody replaced
+        if config is None:  # a launcher that somebody replaced, or of a traced build
             return None
 
         def fail(result: int) -> None:

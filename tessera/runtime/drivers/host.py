@@ -25,6 +25,7 @@ from tessera.runtime.arguments.tensors import is_numpy
 from tessera.runtime.drivers.base import Driver, refuse_foreign
 from tessera.runtime.drivers.checked import checked_launcher, hosted
 from tessera.runtime.drivers.perf_map import note_symbol
+from tessera.runtime.drivers.traced import ADDED, HostBuffers, is_traced, traced_launcher
 from tessera.runtime.native.fast_path import Start
 from tessera.runtime.native.launcher import make_launcher
 from tessera.utilities import number
@@ -65,6 +66,8 @@ class CpuDriver(Driver):
         kernel.n_max_threads = 1
         kernel.function = function
         kernel.launcher = checked_launcher(kernel, start) if checked else launch
+        if is_traced(kernel):
+            kernel.launcher = traced_launcher(kernel, launch, HostBuffers(False), "ns")
         kernel.module = code
 
     def address(self, x: object) -> Any:
@@ -86,6 +89,7 @@ class CpuDriver(Driver):
         if not assumed:
             return
         given, kinds = list(kernel.arguments(args)), kernel.metadata.args
+        kinds = kinds[:-ADDED] if is_traced(kernel) else kinds
         # The launcher reports a wrong number of arguments.
         if len(given) == len(kinds) and violates(assumed, kinds, given, range_of=_trusting):
             raise LaunchError(
@@ -94,7 +98,7 @@ class CpuDriver(Driver):
             )
 
     def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
-        if kernel.metadata.debug == "check":
+        if kernel.metadata.debug == "check" or is_traced(kernel):
             return None
 
         def fail(status: int) -> None:
@@ -146,4 +150,6 @@ class InterpreterDriver(Driver):
 
         kernel.n_regs = kernel.n_spills = 0
         kernel.n_max_threads = 1
+        if is_traced(kernel):
+            launch = traced_launcher(kernel, launch, HostBuffers(True), "records")
         kernel.function, kernel.launcher, kernel.module = module, launch, module

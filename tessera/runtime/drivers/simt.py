@@ -11,6 +11,7 @@ from tessera.compiler.kernel import CompiledKernel
 from tessera.config import knobs
 from tessera.runtime.drivers.checked import hosted
 from tessera.runtime.drivers.host import InterpreterDriver
+from tessera.runtime.drivers.traced import HostBuffers, is_traced, traced_launcher
 from tessera.runtime.drivers.variants import fallback_of
 
 CTAS = 3  # running at a time
@@ -53,3 +54,6 @@ class SimtDriver(InterpreterDriver):
         kernel.n_max_threads = THREADS
         kernel.function = kernel.module = "simt"
         kernel.launcher = launch
+        if is_traced(kernel):
+            most = CTAS * getattr(kernel.metadata, "resident_ctas", 0)
+            kernel.launcher = traced_launcher(kernel, launch, HostBuffers(True), "steps", most)

@@ -56,6 +56,23 @@ class KernelInterface(ByName):
         launches = import_module("tessera.explain.launches")  # rarely needed
         return launches.explain_launch(self, args, kwargs, grid, target, measure)
 
+    @property
+    def trace(self) -> Any:
+        """`trace[grid](*args, **options)`: launch a build of the kernel that records clocks where its warps go from one
+        stage to another, and return the timeline of each role: a `Trace` (docs/profiling.md).
+
+        `print(trace)` shows the time by role, activity and source line; `trace.save("name.json")` writes a trace for
+        ui.perfetto.dev, `trace.save("name.html")` a page. `trace(records=n, ctas=n)[grid](…)` says how many records of
+        a warp and how many CTAs are kept. An autotuned kernel is launched once before, to choose its config. It raises
+        what a launch raises, and LaunchError for a grid without programs.
+
+        Example:
+            >>> trace = double.trace[(8,)](np.zeros(1000, np.float32), 1000, BLOCK=128)
+            >>> trace.roles, trace.ctas, trace.lost
+            (('program',), 8, 0)
+        """
+        return import_module("tessera.profiler.tracing").Tracer(self)  # rarely needed
+
     def check_fit(self, *args: object, **kwargs: object) -> None:
         """Raise OutOfResources if a launch with these arguments certainly needs more than the device has, judging by
         what is known before anything is compiled."""

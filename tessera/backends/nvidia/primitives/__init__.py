@@ -11,5 +11,6 @@ from tessera.backends.nvidia.primitives.mmas import *
 from tessera.backends.nvidia.primitives.order import *
 from tessera.backends.nvidia.primitives.row import *
 from tessera.backends.nvidia.primitives.tma import *
+from tessera.backends.nvidia.primitives.trace import *
 
 _REGISTERED = basics  # imported for its rows; the other modules register theirs, too

@@ -54,6 +54,7 @@ class Machine:
         self.random = latency == "random"
         self.tensor_maps: list[TensorMap] = []
         self.program_id, self.grid, self.time = (0, 0, 0), (1, 1, 1), 0
+        self.clock = self.segment = 0  # steps that were run before this segment; its first step
         self.counts: dict[str, int] = {}
         self.written = {"global": 0, "shared": 0}  # bytes
         self.banks: Banks | None = None
@@ -91,6 +92,7 @@ class Machine:
             if not live.any():
                 return
             self.way.tick()
+            self.clock += 1  # also while nobody can go on
             ready = live & np.array([b is None for b in self.blocked])
             if not ready.any():
                 if not self.way.land_one():
@@ -115,7 +117,7 @@ class Machine:
 
     def _segment(self, at: int, on: np.ndarray, env: list[Any]) -> None:
         """Run from step `at` to the next pause or branch."""
-        self.on = on
+        self.on, self.segment = on, at
         steps = self.program.steps
         everybody = bool((on | (self.pc >= BEHIND)).all())
         while True:
@@ -138,11 +140,13 @@ class Machine:
                 env[dest] = x
             at += 1
             if step.kind == PAUSE:
+                self.clock += at - self.segment
                 self.pc[on] = at
                 if self.again.any():
                     self.pc[on & np.repeat(self.again, 32)] = at - 1
                     self.again[:] = False
                 return
+        self.clock += at + 1 - self.segment
         if step.kind > BRANCH:
             self.pc[on] = BEHIND
             return
@@ -197,6 +201,7 @@ class Machine:
             self.time += 1000
         number = {
             "program": self.program_id[axis], "programs": self.grid[axis], "time": self.time, "smid": 0,
+            "clock": self.clock + self.number - self.segment,
         }[what]  # fmt: skip
         return np.full(self.threads, number, np.uint64)
 

@@ -1,0 +1,73 @@
+"""Lowers the ops of traced builds: records of the monotonic clock, in nanoseconds, by each program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.backends.cpu.lowering import Lowering, executes, make
+from tessera.dtypes import int32
+from tessera.ops import TRACE_CLOCK_BITS, TRACE_HEADER, TraceBeginOp, TraceEndOp, TraceRecordOp
+
+
+def clock(lo: Lowering) -> str:
+    """Read the monotonic clock in nanoseconds."""
+    em = lo.em
+    em.declare("i32", "clock_gettime", "i32", "ptr")
+    now = em.alloca("[2 x i64]", align=8)
+    em.stmt(f"call i32 @clock_gettime(i32 1, ptr {now})")
+    seconds = em.here(f"load i64, ptr {now}, align 8")
+    rest = em.here(f"load i64, ptr {em.here(f'getelementptr i64, ptr {now}, i64 1')}, align 8")
+    return em.here(f"add i64 {em.here(f'mul i64 {seconds}, 1000000000')}, {rest}")
+
+
+def _store(lo: Lowering, place: str, word: int | str, value: str) -> None:
+    where = lo.em.here(f"getelementptr i64, ptr {place}, i64 {word}")
+    lo.em.stmt(f"store i64 {value}, ptr {where}, align 8")
+
+
+def _begun(lo: Lowering, place: str) -> str:
+    return lo.em.here(f"icmp ne ptr {place}, null")
+
+
+@executes(TraceBeginOp)
+def _begin(lo: Lowering, op: Any) -> None:
+    em = lo.em
+    x, y, z = (lo.text(lo.programs[d], 1) for d in range(3))
+    row = em.here(f"add i32 {em.here(f'mul i32 {z}, {lo.sizes[1].text}')}, {y}")
+    program = em.here(f"add i32 {em.here(f'mul i32 {row}, {lo.sizes[0].text}')}, {x}")
+    recorded = em.here(f"icmp ult i32 {program}, {lo.scalar_text(op.ctas)}")
+    words = em.here(
+        f"zext i32 {em.here(f'add i32 {lo.scalar_text(op.mask)}, {TRACE_HEADER + 1}')} to i64"
+    )
+    offset = em.here(f"mul i64 {em.here(f'zext i32 {program} to i64')}, {words}")
+    address = em.here(f"getelementptr i64, ptr {lo.scalar_text(op.buffer)}, i64 {offset}")
+    place = em.here(f"select i1 {recorded}, ptr {address}, ptr null")
+    lo.scalars[op.result] = make(op.result.type, 1, place)
+    with em.branch(_begun(lo, place)):
+        at = em.here(f"getelementptr i32, ptr {lo.context}, i64 3")
+        thread = em.here(f"zext i32 {em.here(f'load i32, ptr {at}, align 4')} to i64")
+        _store(lo, place, 0, em.here(f"or i64 {thread}, {op.tag << 32}"))
+        now = clock(lo)
+        _store(lo, place, 1, now)
+        _store(lo, place, 2, now)
+
+
+@executes(TraceRecordOp)
+def _record(lo: Lowering, op: Any) -> None:
+    em, place, count = lo.em, lo.scalar_text(op.place), lo.scalar_text(op.count)
+    with em.branch(_begun(lo, place)):
+        low = em.here(f"and i64 {clock(lo)}, {(1 << TRACE_CLOCK_BITS) - 1}")
+        word = em.here(f"or i64 {low}, {op.event << TRACE_CLOCK_BITS}")
+        slot = em.here(f"zext i32 {em.here(f'and i32 {count}, {lo.scalar_text(op.mask)}')} to i64")
+        _store(lo, place, em.here(f"add i64 {slot}, {TRACE_HEADER}"), word)
+    lo.scalars[op.result] = make(int32, 1, em.here(f"add i32 {count}, 1"))
+
+
+@executes(TraceEndOp)
+def _end(lo: Lowering, op: Any) -> None:
+    place = lo.scalar_text(op.place)
+    with lo.em.branch(_begun(lo, place)):
+        now = clock(lo)
+        count = lo.em.here(f"zext i32 {lo.scalar_text(op.count)} to i64")
+        for word, value in ((4, count), (5, now), (6, now)):
+            _store(lo, place, word, value)

@@ -1,0 +1,72 @@
+"""Lists the instructions of traced builds, which read clocks and store them in a warp's place (ops/trace.py)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tessera.backends.nvidia.primitives.row import Lanes, Machine, Primitive, family, row
+from tessera.ops.trace import TRACE_CLOCK_BITS, TRACE_HEADER
+
+__all__ = ["trace_begin", "trace_record"]
+
+_PLACE = "ptr addrspace(1)"
+_HIGH = TRACE_CLOCK_BITS - 32  # bits of the clock in the high half of a record
+_FIRST = 8 * TRACE_HEADER  # bytes in front of the records
+
+
+def _put(m: Machine, place: Lanes, offset: int, *words: Lanes) -> None:
+    """Store 64-bit words at an offset, where there is a place."""
+    on = m.on & (place != 0)
+    m.store("global", place + np.uint64(offset), np.stack(words, axis=1), 8, on)
+
+
+@family
+def trace_begin(tag: int) -> Primitive:
+    text = (
+        "{ .reg .pred p; .reg .b32 s; .reg .b64 c, n, w; setp.ne.u64 p, $0, 0; mov.u32 s, %smid; "
+        f"mov.b64 w, {{s, {tag}}}; mov.u64 n, %globaltimer; mov.u64 c, %clock64; "
+        "@p st.global.v2.b64 [$0], {w, c}; @p st.global.b64 [$0 + 16], n; }"
+    )
+
+    def meaning(m: Machine, place: Lanes) -> None:
+        clock = m.place("clock")
+        _put(m, place, 0, m.place("smid") | np.uint64(tag << 32), clock)
+        _put(m, place, 16, clock)
+
+    return Primitive("trace_begin", (_PLACE,), "void", text, "l,~{memory}", False, meaning, True)
+
+
+@family
+def trace_record(event: int) -> Primitive:
+    """Store a record at place + 8 * (count & mask) behind the header, where there is a place."""
+    high = event << _HIGH
+    text = (
+        "{ .reg .pred p; .reg .b32 i, l, h; .reg .b64 c, w; setp.ne.u64 p, $0, 0; mov.u64 c, %clock64; "
+        f"and.b32 i, $2, $1; mad.wide.u32 w, i, 8, $0; mov.b64 {{l, h}}, c; and.b32 h, h, {(1 << _HIGH) - 1}; "
+        f"or.b32 h, h, {high}; @p st.global.v2.b32 [w + {_FIRST}], {{l, h}}; }}"
+    )
+
+    def meaning(m: Machine, place: Lanes, mask: Lanes, count: Lanes) -> None:
+        low = m.place("clock") & np.uint64((1 << TRACE_CLOCK_BITS) - 1)
+        where = place + np.uint64(8) * (count & mask)
+        on = m.on & (place != 0)
+        word = low | np.uint64(event << TRACE_CLOCK_BITS)
+        m.store("global", where + np.uint64(_FIRST), word[:, None], 8, on)
+
+    operands = (_PLACE, "i32", "i32")
+    letters = "l,r,r,~{memory}"
+    return Primitive("trace_record", operands, "void", text, letters, False, meaning, True)
+
+
+def _end(m: Machine, place: Lanes, count: Lanes) -> None:
+    clock = m.place("clock")
+    _put(m, place, 32, count, clock)
+    _put(m, place, 48, clock)
+
+
+row(
+    "trace_end", (_PLACE, "i32"), "void",
+    "{ .reg .pred p; .reg .b64 c, n, w; setp.ne.u64 p, $0, 0; cvt.u64.u32 w, $1; mov.u64 n, %globaltimer; "
+    "mov.u64 c, %clock64; @p st.global.v2.b64 [$0 + 32], {w, c}; @p st.global.b64 [$0 + 48], n; }",
+    "l,r,~{memory}", pure=False, machine=_end,
+)  # fmt: skip

@@ -1,0 +1,83 @@
+"""Defines the ops of traced builds, which record when a warp passes the boundaries of stages (docs/profiling.md).
+
+Each warp has a *place* in the launch's buffer of 64-bit words: a header, and a ring of records behind it.
+
+    0  tag of the build (high half) and SM, or the thread on a CPU    4  count of records, stored at the end
+    1  clock at the start                                             5  clock at the end
+    2  nanoseconds at the start                                       6  nanoseconds at the end
+    8… records: the event in the 16 high bits, the clock's 48 low bits
+
+The clock is that of an SM (`clock64`) beside `globaltimer`, the monotonic clock of a CPU, the simulator's count of
+steps, or the interpreter's count of records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tessera.dtypes import int32, int64, pointer_type
+from tessera.ir import Effect, Op, Type, Value, attr, operand, require
+from tessera.ops.memory import Diagnostic
+
+__all__ = [
+    "TRACE_CLOCK_BITS", "TRACE_EVENTS", "TRACE_HEADER", "TraceBeginOp", "TraceEndOp",
+    "TraceRecordOp",
+]  # fmt: skip
+
+TRACE_HEADER = 8  # words of a place in front of its records
+TRACE_CLOCK_BITS = 48  # of a record; the event is above them
+TRACE_EVENTS = 1 << 16
+
+
+def _require_place(op: Op, place: Value) -> None:
+    ok = isinstance(place.type, pointer_type) and place.type.element_ty == int64
+    require(ok, op, "the place is no pointer to int64")
+
+
+class TraceBeginOp(Diagnostic, opcode="trace_begin", effects=Effect.WRITE):
+    """The place of the warp that runs this in `buffer`, after its header's first half is stored; null in warps of CTAs
+    from number `ctas` on, and in all lanes of a warp but one. A place has 9 + `mask` words, and `mask` + 1 is a power
+    of two. A CTA has `warps` warps; the first one of the role that runs this is number `warp`. `tag`: not zero."""
+
+    buffer: Value = operand()
+    mask: Value = operand()
+    ctas: Value = operand()
+    warp: int = attr(default=0)
+    warps: int = attr(default=1)
+    tag: int = attr()
+
+    def infer(self) -> Sequence[Type]:
+        return (self.buffer.type,)
+
+    def verify(self) -> None:
+        _require_place(self, self.buffer)
+        scalars = self.mask.type == self.ctas.type == int32
+        require(scalars, self, "the mask and the number of CTAs are not int32")
+        require(0 < self.tag < 1 << 31, self, "the tag is no positive int32")
+
+
+class TraceRecordOp(Diagnostic, opcode="trace_record", effects=Effect.WRITE):
+    """Store record number `count` & `mask` of `place`: the clock now, and `event`. Return `count` + 1 (int32)."""
+
+    place: Value = operand()
+    mask: Value = operand()
+    count: Value = operand()
+    event: int = attr()
+
+    def infer(self) -> Sequence[Type]:
+        return (int32,)
+
+    def verify(self) -> None:
+        _require_place(self, self.place)
+        require(self.count.type == int32, self, "the count is not int32")
+        require(0 <= self.event < TRACE_EVENTS, self, "the event does not fit 16 bits")
+
+
+class TraceEndOp(Diagnostic, opcode="trace_end", effects=Effect.WRITE):
+    """Store the second half of the header of `place`: `count`, and the clocks now."""
+
+    place: Value = operand()
+    count: Value = operand()
+
+    def verify(self) -> None:
+        _require_place(self, self.place)
+        require(self.count.type == int32, self, "the count is not int32")

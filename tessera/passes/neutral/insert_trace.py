@@ -1,0 +1,210 @@
+"""Puts a record of the clock at each boundary of stages, in the last IR before a back end's lowering.
+
+A warp is in one *activity* at a time: it waits for a buffer, issues copies or MMAs, stores the epilogue. Where the next
+op begins another one, a record says so; the activity lasts until the next record. In a loop the first op of an
+iteration always has a record, so that iterations can be counted. Which op belongs to which activity, and in which role,
+phase and source line, is in the module's `trace`, by event: nothing of it is stored at run time.
+
+Operations of a few instructions (scalars, addresses, views) belong to the activity after them. On a CPU, where loads
+and arithmetic on tiles are part of the loops of what uses them, only these users have activities; and a loop that does
+nothing but add products to an accumulator is one activity, since its steps are packed first and multiplied later."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tessera import ops
+from tessera.dtypes import dtype, int32, int64, pointer_type
+from tessera.ir import Block, Builder, Module, Op, TileType, Value, elem_of, pass_
+from tessera.ops import arith
+from tessera.passes.neutral.loop_carried import Carrying
+from tessera.passes.neutral.loops import const32, only_accumulates
+
+MODE = "trace"  # the option `instrumentation_mode` of traced builds
+LIBRARY = str(Path(__file__).parents[2] / "language")
+ADDED = ("*i64", "i32", "i32")  # the arguments that a traced kernel takes after its own
+TRACED = ("trace", "trace_tag", "trace_warps")  # attributes of a traced module
+
+ON_ANY: dict[type[Op], str] = {
+    ops.StoreOp: "store", ops.DescriptorStoreOp: "store", ops.DescriptorScatterOp: "store",
+    ops.AtomicRmwOp: "atomic", ops.AtomicCasOp: "atomic", ops.DotOp: "dot", ops.ScanOp: "scan",
+    ops.HistogramOp: "histogram", ops.PrintOp: "print", ops.CallOp: "call", ops.VolatileAsmOp: "assembly",
+    ops.GridDependencyOp: "wait for the grid",
+}  # fmt: skip
+ON_CPU: dict[type[Op], str] = {**ON_ANY, ops.ReduceOp: "reduce"}
+ON_GPU: dict[type[Op], str] = {
+    **ON_ANY,
+    ops.LoadOp: "load", ops.DescriptorLoadOp: "load", ops.DescriptorGatherOp: "load",
+    ops.AsyncCopyOp: "issue copies", ops.AsyncCommitOp: "issue copies", ops.TensorCopyOp: "issue copies",
+    ops.MbarrierArriveExpectTxOp: "issue copies", ops.AsyncCopyMbarrierArriveOp: "issue copies",
+    ops.AsyncWaitOp: "wait for copies", ops.MbarrierArriveOp: "release a buffer", ops.MbarrierInitOp: "setup",
+    ops.MmaOp: "MMA", ops.WgmmaOp: "issue MMAs", ops.WgmmaWaitOp: "wait for MMAs", ops.BarrierOp: "barrier",
+    ops.LocalLoadOp: "read shared memory", ops.LocalStoreOp: "write shared memory",
+    ops.ConvertLayoutOp: "compute", ops.ReduceOp: "compute",
+}  # fmt: skip
+
+
+class Event(NamedTuple):
+    """What a record says: from now on a warp of `role` is in `activity`. `phase`: "prologue", "loop" or "epilogue" of
+    the loop in source line `loop`, or "" and 0 outside of loops."""
+
+    role: str
+    phase: str
+    loop: int
+    activity: str
+    line: int
+
+
+@pass_("insert-trace")
+def insert_trace(module: Module, cpu: bool = False) -> None:
+    """Record the clock where a warp goes on to another activity.
+
+    Takes: finished IR, after the last pass that moves, merges or removes ops.
+    Gives: `trace_begin`, `trace_record` and `trace_end` in each role; the kernel takes three more arguments (the
+        buffer, the mask of a ring's records, the number of CTAs to record); attributes `trace` (what each event is) and
+        `trace_tag`.
+    Needs: any target, in traced builds: `kernel.trace[grid](…)`, or the option `instrumentation_mode="trace"`.
+    Raises: nothing.
+    Example: `walked` of tests/filecheck/insert-trace.gir
+        for { async_wait; mma } → trace_begin; for { trace_record; async_wait; trace_record; mma }; trace_end
+    Compare: Proton's intra-kernel profiler, whose records the kernel's author places.
+    """
+    kernel = next(f for f in module.body if isinstance(f, ops.FuncOp) and f.kernel)
+    given = zip((pointer_type(int64), int32, int32), ("buffer", "mask", "ctas"), strict=True)
+    arguments = [kernel.body.add_arg(t, f"trace_{name}") for t, name in given]
+    if kernel.arg_attrs:
+        kernel.attrs["arg_attrs"] = (*kernel.arg_attrs, (("divisibility", 16),), (), ())
+    warps = 1 if cpu else module.attrs.get("num_warps", 4) + module.attrs.get("producer_warps", 0)
+    events: list[Event] = []
+    begins = [
+        _Role(role, arguments, cpu, events).trace(block, first, warps)
+        for role, block, first in _roles(module, kernel)
+    ]
+    tag = 1 + int(hashlib.sha256(repr(events).encode()).hexdigest()[:7], 16)
+    for begin in begins:
+        begin.attrs["tag"] = tag
+    module.attrs["trace"] = tuple(tuple(e) for e in events)
+    module.attrs["trace_tag"], module.attrs["trace_warps"] = tag, warps
+    module.attrs["trace_warps"] = warps
+
+
+def _roles(module: Module, kernel: ops.FuncOp) -> list[tuple[str, Block, int]]:
+    """Return the roles of a kernel's warps: name, code, number of the first warp."""
+    split = next((op for op in kernel.body if isinstance(op, ops.WarpSpecializeOp)), None)
+    if split is None:
+        return [("program", kernel.body, 0)]
+    first: int = module.attrs.get("num_warps", 4)
+    found = [("consumer", split.consumers, 0), ("producer", split.producer, first)]
+    if split.transpose_warps:
+        found.append(("transpose", split.transpose, first + split.warps))
+    return found
+
+
+@dataclass
+class _Role(Carrying):
+    """Places the records of one role. `now`: the activity of the latest record, None if it is not known; `phase`: of
+    the innermost loop around."""
+
+    role: str
+    arguments: list[Value]
+    cpu: bool
+    events: list[Event]
+    now: str | None = None
+    phase: tuple[str, int] = ("", 0)
+
+    def trace(self, block: Block, first: int, warps: int) -> ops.TraceBeginOp:
+        b = Builder.at_start(block)
+        begin = b.insert(ops.TraceBeginOp(*self.arguments, warp=first, warps=warps, tag=1))
+        (count,) = self.block(block, [const32(b, 0)], begin)
+        Builder.before_op(block.terminator).insert(ops.TraceEndOp(begin.result, count))
+        return begin
+
+    def block(
+        self, block: Block, state: list[Value], begin: ops.TraceBeginOp | None = None
+    ) -> list[Value]:
+        if begin is not None:
+            self.place = begin.result
+        loops = [_line(op) for op in block if isinstance(op, ops.Loop) and self._enters(op)]
+        passed = 0
+        first: Op | None = None  # of the small ops since the last one with an activity
+        for op in list(block):
+            if begin is not None and op in (begin, state[0].op):
+                continue
+            if op.regions and self._enters(op):
+                loop = isinstance(op, ops.Loop)
+                state = self._inside(op, state, ("loop", _line(op)) if loop else self.phase)
+                passed, first = passed + loop, None
+                continue
+            activity = self._activity(op)
+            if activity is None:
+                first = op if first is None else first
+                continue
+            if activity != self.now:
+                self.now, phase = activity, self.phase
+                if loops:
+                    ahead = passed < len(loops)
+                    phase = ("prologue", loops[passed]) if ahead else ("epilogue", loops[-1])
+                event = Event(self.role, *phase, activity, _line(op))
+                state = [self._record(first or op, event, state[0])]
+            first = None
+        return state
+
+    def _inside(self, op: Op, state: list[Value], phase: tuple[str, int]) -> list[Value]:
+        before, self.phase, self.now = self.phase, phase, None
+        state = self.through(op, state)
+        self.phase, self.now = before, None
+        return state
+
+    def _record(self, op: Op, event: Event, count: Value) -> Value:
+        number = len(self.events)
+        self.events.append(event)
+        mask = self.arguments[1]
+        record = ops.TraceRecordOp(self.place, mask, count, event=min(number, ops.TRACE_EVENTS - 1))
+        return Builder.before_op(op).emit(record)
+
+    def _enters(self, op: Op) -> bool:
+        """Whether there are records inside an op with regions."""
+        if not isinstance(op, (ops.Loop, ops.IfOp)):
+            return False
+        dots = [x for b in op.regions for x in b if isinstance(x, ops.DotOp)]
+        if self.cpu and isinstance(op, ops.ForOp) and dots:
+            if all(only_accumulates(op, x) for x in dots):
+                return False
+        return any(self._activity(x) is not None for x in op.walk() if x is not op)
+
+    def _activity(self, op: Op) -> str | None:
+        """Return what a warp does in an op; None for an op of a few instructions."""
+        if self.cpu:
+            accumulates = isinstance(op, ops.ForOp) and not self._enters(op)
+            return "loop" if accumulates else ON_CPU.get(type(op))
+        if isinstance(op, ops.MbarrierWaitOp):
+            return "wait for data" if op.data else "wait for a free buffer"
+        if isinstance(op, ops.PingPongOp):
+            return "wait for the turn" if op.kind in ("open", "begin") else None
+        if isinstance(op, ops.LocalAllocOp):
+            return "write shared memory" if op.init is not None else None
+        if isinstance(op, ops.WgmmaOp) and not (op.asynchronous or op.pending):
+            return "MMA"
+        if isinstance(op, ops.WgmmaWaitOp) and op.waited:
+            return None
+        return ON_GPU.get(type(op)) or ("compute" if _computes(op) else None)
+
+
+def _computes(op: Op) -> bool:
+    """Whether an op computes floats element by element; arithmetic on integers is mostly that of addresses."""
+    if not isinstance(op, (arith.Elementwise, ops.CombineOp)) or isinstance(op, ops.ConstOp):
+        return False
+    elem = elem_of(op.results[0].type)
+    tile = isinstance(op.results[0].type, TileType)
+    return tile and isinstance(elem, dtype) and elem.is_floating()
+
+
+def _line(op: Op) -> int:
+    """Return the line in the user's code: not in that of the language's own functions."""
+    loc = op.loc
+    while loc is not None and loc.call_site is not None and loc.file.startswith(LIBRARY):
+        loc = loc.call_site
+    return loc.line if loc is not None else 0

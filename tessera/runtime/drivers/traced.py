@@ -1,0 +1,172 @@
+"""Launches traced builds: gives them a buffer for their records, and keeps what they wrote (`tessera.profiler.tracing`
+decodes it)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tessera.compiler.kernel import CompiledKernel
+
+ADDED = 3  # arguments of a traced build after its own: buffer, mask of a ring, CTAs to record
+MODE = "trace"  # the option `instrumentation_mode` of traced builds
+BUDGET = 64 << 20  # bytes of a buffer, unless the caller asks for a number of records and CTAs
+FEWEST, MOST = 128, 4096  # records of a warp
+HEADER = 8  # words in front of a warp's records
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a launch records at most: `records` of a warp (rounded up to a power of two; the latest are kept), of the
+    first `ctas` CTAs. None: as many as fit in 64 MiB, up to 4,096 and all."""
+
+    records: int | None = None
+    ctas: int | None = None
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What one launch of a traced build wrote: `words` of `ctas` CTAs of `launched`, a row for each warp. `unit`: of
+    the clock, "ns" if it has a fixed rate, "cycles", "steps" or "records"."""
+
+    kernel: CompiledKernel
+    grid: tuple[int, int, int]
+    words: Any
+    mask: int
+    ctas: int
+    launched: int
+    unit: str
+
+
+LIMITS: ContextVar[Limits | None] = ContextVar("tessera_trace_limits", default=None)
+SINKS: list[Callable[[Recorded], None]] = []
+
+
+def is_traced(kernel: CompiledKernel) -> bool:
+    return hasattr(kernel.metadata, "trace")
+
+
+class Buffers(Protocol):
+    """The memory that a driver's kernels write to."""
+
+    def allocate(self, count: int) -> Any:
+        """Return zeroed memory of `count` 64-bit words, as the launcher takes it."""
+
+    def read(self, buffer: Any, count: int, stream: int) -> Any:
+        """Wait for the stream; return the words as an array of uint64."""
+
+    def free(self, buffer: Any) -> None: ...
+
+
+class HostBuffers:
+    """Memory of the host. `arrays`: launchers take arrays, not addresses."""
+
+    def __init__(self, arrays: bool) -> None:
+        self.arrays = arrays
+        self.kept: dict[int, Any] = {}
+
+    def allocate(self, count: int) -> Any:
+        np: Any = importlib.import_module("numpy")  # slow to import
+        whole = np.zeros(count + 2, np.uint64)
+        words = whole[(whole.ctypes.data >> 3) & 1 :][:count]  # 16 bytes are stored at a time
+        self.kept[words.ctypes.data] = words
+        return words if self.arrays else words.ctypes.data
+
+    def read(self, buffer: Any, count: int, stream: int) -> Any:
+        return buffer if self.arrays else self.kept[buffer]
+
+    def free(self, buffer: Any) -> None:
+        self.kept.pop(buffer.ctypes.data if self.arrays else buffer)
+
+
+class CudaBuffers:
+    """Memory of a GPU through the driver API `api`."""
+
+    def __init__(self, api: Any) -> None:
+        self.api = api
+
+    def allocate(self, count: int) -> int:
+        address: int = self.api.allocate(8 * count)
+        self.api.fill(address, 0, 8 * count)
+        self.api.synchronize()  # the launch's stream need not wait for the default one
+        return address
+
+    def read(self, buffer: int, count: int, stream: int) -> Any:
+        np: Any = importlib.import_module("numpy")
+        words = np.empty(count, np.uint64)
+        self.api.copy_to_host(words.ctypes.data, buffer, 8 * count, stream)
+        return words
+
+    def free(self, buffer: int) -> None:
+        self.api.free(buffer)
+
+
+def traced_launcher(
+    kernel: CompiledKernel,
+    start: Callable[..., None],
+    buffers: Buffers,
+    unit: str,
+    resident: int = 0,
+) -> Callable[..., None]:
+    """Return the launcher of a traced build; `start(gx, gy, gz, stream, *arguments)` runs it. `resident`: CTAs that a
+    kernel whose CTAs run several programs starts at most, 0 for other kernels."""
+    m = kernel.metadata
+    own = sum(kind != "memory" for kind in m.args) - ADDED
+    cluster: int = getattr(m, "cluster_dims", (1,))[0]
+
+    def launch(gx: int, gy: int, gz: int, stream: int, *args: object) -> None:
+        if len(args) > own:  # the fallback variant of a launch that has a buffer
+            start(gx, gy, gz, stream, *args)
+            return
+        launched = gx * gy * gz * cluster
+        if resident:
+            launched = min(launched, resident)
+        records, ctas = sizes(LIMITS.get() or Limits(), launched, m.trace_warps)
+        count = ctas * m.trace_warps * (HEADER + records)
+        buffer = buffers.allocate(count)
+        try:
+            start(gx, gy, gz, stream, *args, buffer, records - 1, ctas)
+            words = buffers.read(buffer, count, stream).reshape(-1, HEADER + records)
+        finally:
+            buffers.free(buffer)
+        grid = (gx, gy, gz)
+        found = Recorded(kernel, grid, words, records - 1, ctas, launched, unit)
+        kernel.recorded = found
+        for sink in SINKS:
+            sink(found)
+
+    return launch
+
+
+def sizes(limits: Limits, launched: int, warps: int) -> tuple[int, int]:
+    """Return the records of a warp, a power of two, and the CTAs that are recorded."""
+    row = BUDGET // 8 // warps  # words
+    if limits.records is not None:
+        records = 1 << max(limits.records - 1, 1).bit_length()
+    else:
+        ctas = launched if limits.ctas is None else min(launched, limits.ctas)
+        fit = max(row // max(ctas, 1) - HEADER, FEWEST)
+        records = min(1 << fit.bit_length() - 1, MOST)
+    most = max(row // (HEADER + records), 1) if limits.ctas is None else limits.ctas
+    return records, min(launched, most)
+
+
+def variants_of(
+    kernel: CompiledKernel, make: Callable[[CompiledKernel], CompiledKernel]
+) -> Iterator[CompiledKernel]:
+    """Yield the kernel, and its fallback variants in the order in which launches try them."""
+    yield kernel
+    while getattr(kernel.metadata, "precondition", None) or getattr(
+        kernel.metadata, "tensor_maps", None
+    ):
+        kernel = make(kernel)
+        yield kernel
+
+
+__all__ = [
+    "LIMITS", "MODE", "SINKS", "CudaBuffers", "HostBuffers", "Limits", "Recorded", "is_traced", "sizes",
+    "traced_launcher", "variants_of",
+]  # fmt: skip
