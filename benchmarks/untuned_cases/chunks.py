@@ -175,7 +175,7 @@ def selective_scan(what: str, small: bool) -> Problem:
 
 def delta_rule(what: str, small: bool, D: int) -> Problem:
     H, T = sizes(small)
-    k, w, u = (normal(H, T, D, scale=D**-0.5) for _ in range(3))
+    k, w, u = (normal(H, T, D, scale=0.1) for _ in range(3))
     new, h = empty(H, T, D), empty(H, T // 64, D, D)
 
     def launch(kernels: Any, config: Any) -> Any:

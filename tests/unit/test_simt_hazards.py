@@ -148,6 +148,47 @@ def test_each_order_that_is_left_out(products: dict[str, Product], kind: str, te
     assert not survivors, f"numbers {survivors} of {needed(p.ir, text)} {text}"
 
 
+@tessera.jit
+def chain(q, k, v, out, n, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
+    i, j, d = tl.arange(0, M), tl.arange(0, N), tl.arange(0, D)
+    x = tl.load(q + i[:, None] * D + d[None, :])
+    acc = tl.zeros((M, D), tl.float32)
+    for start in range(0, n, N):
+        rows = (start + j)[:, None] * D + d[None, :]
+        s = tl.maximum(tl.dot(x, tl.load(k + rows).T), 0.0)
+        acc = tl.dot(s.to(tl.float16), tl.load(v + rows), acc)
+    tl.store(out + i[:, None] * D + d[None, :], acc)
+
+
+def test_a_fence_by_a_warp_that_knows_of_the_copy_is_enough() -> None:
+    """Warpgroups read what the other one has copied; who waits for the mbarrier of the copies fences, not the writer
+    (PTX: a proxy fence anywhere along the causality order). Without these fences the MMAs are refused."""
+    m, n, d = 128, 320, 64
+    names = {**dict.fromkeys(("q", "k", "v"), "*fp16"), "out": "*fp32", "n": "i32"}
+    facts = {(i,): [["tt.divisibility", 16]] for i in range(len(names))}
+    names |= dict.fromkeys("MND", "constexpr")
+    source = ASTSource(chain, names, {"M": m, "N": 64, "D": d}, facts)
+    options = {"num_warps": 8, "num_stages": 4, "pointer_maps": False}
+    kernel = tessera.compile(source, target=GPUTarget("simt", 90, 32), options=options)
+    assert "async_copy_mbarrier_arrive" in kernel.asm["gir"]
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.integers(-1, 2, (x, d)).astype(np.float16) for x in (m, n, n))
+    want = np.maximum(q.astype(np.float32) @ k.T.astype(np.float32), 0) @ v.astype(np.float32)
+
+    def run(ir: str, seed: int) -> np.ndarray:
+        out = np.full((m, d), np.nan, np.float32)
+        args = [q, k, v, out, ("i64", n)]
+        run_kernel(ir, kernel.name, args, 256, kernel.metadata.shared, seed=seed, latency="random")
+        return out
+
+    ir = kernel.asm["llir"]
+    for seed in range(6):
+        assert np.array_equal(run(ir, seed), want)
+    broken = "\n".join(x for x in ir.splitlines() if "fence.proxy.async" not in x) + "\n"
+    with pytest.raises(SimulatedHazard, match=r"without fence\.proxy\.async"):
+        run(broken, 0)
+
+
 def test_kinds_are_what_they_say(products: dict[str, Product]) -> None:
     for name, p in products.items():
         product, copy = name.split(", ")

@@ -17,7 +17,7 @@ from tessera.backends.nvidia.primitives.lanes import signed
 from tessera.backends.nvidia.primitives.memory import Combine
 from tessera.backends.nvidia.primitives.row import Lanes
 from tessera.backends.nvidia.simulator.banks import Banks
-from tessera.backends.nvidia.simulator.barriers import Barriers, Mbarriers
+from tessera.backends.nvidia.simulator.barriers import Barriers, Knowledge, Mbarriers
 from tessera.backends.nvidia.simulator.boxes import TensorMap
 from tessera.backends.nvidia.simulator.copies import Copies, Mmas, StoredBox, TmaUnit, UnderWay
 from tessera.backends.nvidia.simulator.memory import SHARED, WINDOW, Global, Shared
@@ -68,6 +68,8 @@ class Machine:
         self.shared.forget()
         self.way = UnderWay(self.latency, self.rng)
         self.copies, self.tma, self.mmas = Copies(self), TmaUnit(self), Mmas(self)
+        self.knowledge = Knowledge(self.warps)
+        self.shared.now = lambda: self.knowledge.now
         self.barriers, self.mbarriers = Barriers(self), Mbarriers(self)
         self.blocked: list[str | None] = [None] * self.warps
         self.again = np.zeros(self.warps, bool)  # warps that run the step of their pause once more
@@ -308,7 +310,9 @@ class Machine:
         for rank in range(self.cluster):
             here = self.on & (self.rank == rank)
             if here.any():
-                self.shared.fence(rank, int(np.bitwise_or.reduce(self.bits[here])))
+                own = slice(rank * self.stride // 32, (rank + 1) * self.stride // 32)
+                known = self.knowledge.of[np.unique(np.flatnonzero(here) // 32), own].min(0)
+                self.shared.fence(rank, int(np.bitwise_or.reduce(self.bits[here])), known)
 
     # --- messages -----------------------------------------------------------------------------------------------------
     def trap(self) -> None:

@@ -3,13 +3,13 @@
 Global memory is the host's: arguments keep their addresses, and accesses outside them are refused. Shared memory
 starts as NaN patterns. For each 16 bytes it is recorded which warps have accesses under way that the async proxy
 (the TMA unit, MMAs of warpgroups) may not have seen: it bypasses the caches and queues of threads, and only
-`fence.proxy.async` by the thread orders the two.
+`fence.proxy.async` orders the two, by the thread or by one that has synchronised with it since (PTX, causality order).
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -123,6 +123,8 @@ class Shared:
         grains = ctas * WINDOW // GRAIN
         self.reads = np.zeros(grains, np.uint64)  # by warps, a bit each, that have not fenced since
         self.writes = np.zeros(grains, np.uint64)
+        self.times = np.zeros(grains, np.int64)  # of the last access, as Knowledge counts
+        self.now: Callable[[], int] = int
         self.flying = np.zeros(ctas * WINDOW, np.int16)  # copies that will write a byte
         self.flights = 0
         self.last: dict[int, np.ndarray] = {}  # of a load: the grain that each thread last read
@@ -136,6 +138,7 @@ class Shared:
         self.known[:] = False
         self.reads[:] = 0
         self.writes[:] = 0
+        self.times[:] = 0
         self.flying[:] = 0
         self.last.clear()
         self.flights = 0
@@ -165,6 +168,7 @@ class Shared:
             self.note_unknown()
         self._not_flying(at, total, "read")
         np.bitwise_or.at(self.reads, at // GRAIN, warps)
+        self.times[at // GRAIN] = self.now()
         if count == 1:
             return self.views[size][at // size].astype(np.uint64)[:, None]
         return self.views[size][(at // size)[:, None] + np.arange(count)].astype(np.uint64)
@@ -177,6 +181,7 @@ class Shared:
         self.views[size][(at // size)[:, None] + np.arange(count)] = raw
         self.known[at[:, None] + np.arange(total)] = True
         np.bitwise_or.at(self.writes, at // GRAIN, warps)
+        self.times[at // GRAIN] = self.now()
 
     def fly(self, address: np.ndarray, size: int, by: int) -> None:
         """A copy of `size` bytes to each address starts (by = 1) or lands (-1)."""
@@ -200,12 +205,17 @@ class Shared:
         line = self.where()
         self.unknown[line] = self.unknown.get(line, 0) + 1
 
-    def fence(self, rank: int, warps: int) -> None:
-        """Record that accesses of these warps are complete for the async proxy, too."""
-        grains = slice(rank * (WINDOW // GRAIN), (rank * WINDOW + self.size + GRAIN - 1) // GRAIN)
+    def fence(self, rank: int, warps: int, known: np.ndarray) -> None:
+        """Record that accesses of these warps are complete for the async proxy, too, and those that they know of:
+        `known` has the time up to which they know each warp of the CTA."""
+        first, end = rank * (WINDOW // GRAIN), (rank * WINDOW + self.size + GRAIN - 1) // GRAIN
         keep = np.uint64(~warps & (2**64 - 1))
-        self.reads[grains] &= keep
-        self.writes[grains] &= keep
+        for by in (self.reads, self.writes):
+            by[first:end] &= keep
+            left = first + np.flatnonzero(by[first:end])
+            for warp, time in enumerate(known):
+                seen = left[self.times[left] <= time]
+                by[seen] &= ~(np.uint64(1) << np.uint64(warp))
 
     def remember(self, load: int, address: np.ndarray, mask: np.ndarray) -> None:
         """Keep the grains that a load reads until its results are needed."""
