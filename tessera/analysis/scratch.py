@@ -50,10 +50,12 @@ def scratch_bytes(op: Op, num_warps: int, facts: object = None) -> int:
         parts = sum(area(elem_of(v.type), count) for v in op.inputs)
         return parts + (result_area(op) if shares_parts(op) else 0)
     if isinstance(op, ScanOp):
-        if not axis_warp_bits(op.inputs[0].type.layout, op.axis):
-            return 0
-        count = 32 * num_warps * scan_slots(op.inputs[0].type.layout, op.axis)
-        return sum(area(elem_of(v.type), count) for v in op.inputs)
+        bits = len(axis_warp_bits(op.inputs[0].type.layout, op.axis))
+        return (
+            sum(area(elem_of(v.type), result_elements(op) << bits) for v in op.inputs)
+            if bits
+            else 0
+        )
     if isinstance(op, Atomic):
         return atomic_scratch(op)
     if isinstance(op, HistogramOp):
@@ -229,24 +231,10 @@ def axis_warp_bits(layout: LinearLayout, axis: int) -> list[int]:
     return [i for i in range(layout.bits("warp")) if mask >> i & 1]
 
 
-def result_elements(op: ReduceOp) -> int:
-    """Return how many elements of each operand are left."""
+def result_elements(op: ReduceOp | ScanOp) -> int:
+    """Return how many elements of each operand are left by a reduction, or are totals of a scan."""
     t = op.inputs[0].type
     return t.numel // t.shape[op.axis]
-
-
-def scan_slots(layout: LinearLayout, axis: int) -> int:
-    """Count the registers of a thread that differ in coordinates outside of `axis`, or along it in bits above the
-    lowest one that warps hold.
-
-    One step over warps exchanges, in each thread, the last element of each run below that bit.
-    """
-    lowest = min((layout.columns("warp")[i] for i in axis_warp_bits(layout, axis)), default=0)
-    along = layout.axis_bits("register", axis)
-    columns = layout.unique_registers().columns("register")
-    kept = layout.columns("register")
-    below = sum(1 for i, c in enumerate(kept) if along >> i & 1 and c and c < lowest)
-    return 1 << (len(columns) - below)
 
 
 def atomic_scratch(op: Atomic) -> int:

@@ -219,10 +219,10 @@ def _across_warps(
     reads: list[tuple[Any, Row]] = []
     for v, row in zip(op.inputs, rows):
         elem = elem_of(v.type)
-        write = _addresses(fl, rest, elem, start, parts, warps=warps)
+        write = part_addresses(fl, rest, elem, start, parts, warps=warps)
         for i in live:
             store_elements(fl, elem, write[i], [row[i]], owner)
-        reads.append((elem, _addresses(fl, rest, elem, start, parts, lanes=lanes)))
+        reads.append((elem, part_addresses(fl, rest, elem, start, parts, lanes=lanes)))
         start += area(elem, rest.num_elements * parts)
     fl.target.barrier(fl.w)
     if shares_parts(op) and apply("share-parts", op):
@@ -296,7 +296,7 @@ def _results(
     fl: FunctionLowering, elem: ElementType, rest: LinearLayout, live: Sequence[int], start: int
 ) -> Row:
     """Read the results of a thread, neighbours together."""
-    addresses = _addresses(fl, rest, elem, start, 1)
+    addresses = part_addresses(fl, rest, elem, start, 1)
     columns, step = rest.columns("register"), 1
     while step.bit_length() <= len(columns) and columns[step.bit_length() - 1] == step:
         step *= 2
@@ -333,7 +333,7 @@ def _read_all(
     return found[0]
 
 
-def _addresses(
+def part_addresses(
     fl: FunctionLowering,
     rest: LinearLayout,
     elem: ElementType,
