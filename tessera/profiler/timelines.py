@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from tessera.profiler.tracing import Trace
@@ -146,7 +146,7 @@ def chrome_trace(trace: Trace, ctas: Sequence[int] | None) -> str:
     shown = chosen(trace, ctas, MOST["chrome"])
     scale = 1e6 if trace.unit == "s" else 1.0
     host = trace.target.split(":")[0] in PROCESSORS
-    events: list[dict[str, Any]] = []
+    events: list[dict[str, object]] = []
     named: set[tuple[int, int]] = set()
     for spans in _by_warp(trace, shown):
         first = spans[0]
@@ -173,7 +173,9 @@ def chrome_trace(trace: Trace, ctas: Sequence[int] | None) -> str:
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": about})
 
 
-def _names(trace: Trace, s: Span, process: int, track: int, host: bool) -> Iterator[dict[str, Any]]:
+def _names(
+    trace: Trace, s: Span, process: int, track: int, host: bool
+) -> Iterator[dict[str, object]]:
     outer = trace.name if host else f"CTA {s.cta} on SM {s.processor}"
     inner = f"thread {s.processor}" if host else f"warp {s.warp}: {s.role}"
     for what, name in (("process_name", outer), ("thread_name", inner)):
@@ -192,7 +194,7 @@ def page(trace: Trace, ctas: Sequence[int] | None) -> str:
     """Return the page: a timeline for each warp, which can be zoomed, and the table."""
     shown = chosen(trace, ctas, MOST["page"])
     names: dict[str, int] = {}
-    tracks: list[dict[str, Any]] = []
+    tracks: list[dict[str, object]] = []
     for spans in _by_warp(trace, shown):
         s = spans[0]
         tracks.append({

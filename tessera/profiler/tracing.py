@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from tessera.profiler import timelines
 from tessera.profiler.timelines import Row, Span
 from tessera.runtime.drivers.traced import LIMITS, MODE, SINKS, Limits, Recorded, variants_of
 from tessera.runtime.drivers.variants import fallback_of
-from tessera.runtime.jit import JITFunction
+from tessera.runtime.launching.interface import KernelInterface
 
 SETUP = "setup"  # from the start of a warp's role to its first record
 Words = np.ndarray
@@ -201,7 +201,7 @@ class Tracer:
     """`kernel.trace`: `kernel.trace[grid](*args, **options)` launches a traced build once, waits for it, and returns
     the `Trace`. `kernel.trace(records=n, ctas=n)` says how many records of a warp and how many CTAs are kept."""
 
-    def __init__(self, fn: Any, limits: Limits | None = None) -> None:
+    def __init__(self, fn: KernelInterface, limits: Limits | None = None) -> None:
         self.fn, self.limits = fn, limits or Limits()
 
     def __call__(self, records: int | None = None, ctas: int | None = None) -> Self:
@@ -231,13 +231,10 @@ class Tracer:
         return launch
 
 
-def _tunes(fn: Any) -> bool:
+def _tunes(fn: KernelInterface) -> bool:
     """Whether a launch may first time several configs."""
-    while fn is not None and not isinstance(fn, JITFunction):
-        if len(getattr(fn, "configs", ())) > 1:
-            return True
-        fn = fn.fn
-    return False
+    several = len(getattr(fn, "configs", ())) > 1
+    return several or (isinstance(fn.fn, KernelInterface) and _tunes(fn.fn))
 
 
 class traces:

@@ -257,19 +257,19 @@ def _return(lo: Lowering, end: Op, outs: list[str]) -> None:
 
 
 @executes(ops.ProgramIdOp)
-def _program_id(lo: Lowering, op: Any) -> None:
+def _program_id(lo: Lowering, op: ops.ProgramIdOp) -> None:
     lo.scalars[op.result] = lo.programs[op.axis]
 
 
 @executes(ops.NumProgramsOp)
-def _num_programs(lo: Lowering, op: Any) -> None:
+def _num_programs(lo: Lowering, op: ops.NumProgramsOp) -> None:
     axis: int = op.axis
     text = lo.sizes[axis].text
     lo.scalars[op.result] = Val(int32, 1, text, True, text)
 
 
 @executes(ops.SpecialRegisterOp)
-def _special_register(lo: Lowering, op: Any) -> None:
+def _special_register(lo: Lowering, op: ops.SpecialRegisterOp) -> None:
     """Read the monotonic clock in nanoseconds, or for `smid` the thread's number in place of an SM's."""
     if op.name == "smid":
         lo.scalars[op.result] = make(int32, 1, lo.em.here(_context_field(lo, 3)))

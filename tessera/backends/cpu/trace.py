@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tessera.backends.cpu.lowering import Lowering, executes, make
 from tessera.dtypes import int32
 from tessera.ops import TRACE_CLOCK_BITS, TRACE_HEADER, TraceBeginOp, TraceEndOp, TraceRecordOp
@@ -30,7 +28,7 @@ def _begun(lo: Lowering, place: str) -> str:
 
 
 @executes(TraceBeginOp)
-def _begin(lo: Lowering, op: Any) -> None:
+def _begin(lo: Lowering, op: TraceBeginOp) -> None:
     em = lo.em
     x, y, z = (lo.text(lo.programs[d], 1) for d in range(3))
     row = em.here(f"add i32 {em.here(f'mul i32 {z}, {lo.sizes[1].text}')}, {y}")
@@ -53,7 +51,7 @@ def _begin(lo: Lowering, op: Any) -> None:
 
 
 @executes(TraceRecordOp)
-def _record(lo: Lowering, op: Any) -> None:
+def _record(lo: Lowering, op: TraceRecordOp) -> None:
     em, place, count = lo.em, lo.scalar_text(op.place), lo.scalar_text(op.count)
     with em.branch(_begun(lo, place)):
         low = em.here(f"and i64 {clock(lo)}, {(1 << TRACE_CLOCK_BITS) - 1}")
@@ -64,7 +62,7 @@ def _record(lo: Lowering, op: Any) -> None:
 
 
 @executes(TraceEndOp)
-def _end(lo: Lowering, op: Any) -> None:
+def _end(lo: Lowering, op: TraceEndOp) -> None:
     place = lo.scalar_text(op.place)
     with lo.em.branch(_begun(lo, place)):
         now = clock(lo)

@@ -69,7 +69,7 @@ def insert_trace(module: Module, cpu: bool = False) -> None:
     Needs: any target, in traced builds: `kernel.trace[grid](…)`, or the option `instrumentation_mode="trace"`.
     Raises: nothing.
     Example: `walked` of tests/filecheck/insert-trace.gir
-        for { async_wait; mma } → trace_begin; for { trace_record; async_wait; trace_record; mma }; trace_end
+        for; async_wait; mul; store → trace_begin; for; trace_record; async_wait; trace_record; mul; trace_record; store
     Compare: Proton's intra-kernel profiler, whose records the kernel's author places.
     """
     kernel = next(f for f in module.body if isinstance(f, ops.FuncOp) and f.kernel)

@@ -7,9 +7,17 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tessera.compiler.kernel import CompiledKernel
+from tessera.runtime.cuda.driver_api import Driver
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Words: TypeAlias = "np.ndarray"
+Buffer: TypeAlias = "int | np.ndarray"  # as the launcher takes it
 
 ADDED = 3  # arguments of a traced build after its own: buffer, mask of a ring, CTAs to record
 MODE = "trace"  # the option `instrumentation_mode` of traced builds
@@ -34,7 +42,7 @@ class Recorded:
 
     kernel: CompiledKernel
     grid: tuple[int, int, int]
-    words: Any
+    words: Words
     mask: int
     ctas: int
     launched: int
@@ -49,16 +57,26 @@ def is_traced(kernel: CompiledKernel) -> bool:
     return hasattr(kernel.metadata, "trace")
 
 
+def _numpy() -> ModuleType:
+    return importlib.import_module("numpy")  # slow to import
+
+
+def _address(buffer: Buffer) -> int:
+    return buffer if isinstance(buffer, int) else buffer.ctypes.data
+
+
 class Buffers(Protocol):
     """The memory that a driver's kernels write to."""
 
-    def allocate(self, count: int) -> Any:
+    def allocate(self, count: int) -> Buffer:
         """Return zeroed memory of `count` 64-bit words, as the launcher takes it."""
+        ...
 
-    def read(self, buffer: Any, count: int, stream: int) -> Any:
+    def read(self, buffer: Buffer, count: int, stream: int) -> Words:
         """Wait for the stream; return the words as an array of uint64."""
+        ...
 
-    def free(self, buffer: Any) -> None: ...
+    def free(self, buffer: Buffer) -> None: ...
 
 
 class HostBuffers:
@@ -66,26 +84,25 @@ class HostBuffers:
 
     def __init__(self, arrays: bool) -> None:
         self.arrays = arrays
-        self.kept: dict[int, Any] = {}
+        self.kept: dict[int, Words] = {}
 
-    def allocate(self, count: int) -> Any:
-        np: Any = importlib.import_module("numpy")  # slow to import
-        whole = np.zeros(count + 2, np.uint64)
+    def allocate(self, count: int) -> Buffer:
+        whole = _numpy().zeros(count + 2, "uint64")
         words = whole[(whole.ctypes.data >> 3) & 1 :][:count]  # 16 bytes are stored at a time
         self.kept[words.ctypes.data] = words
         return words if self.arrays else words.ctypes.data
 
-    def read(self, buffer: Any, count: int, stream: int) -> Any:
-        return buffer if self.arrays else self.kept[buffer]
+    def read(self, buffer: Buffer, count: int, stream: int) -> Words:
+        return self.kept[_address(buffer)]
 
-    def free(self, buffer: Any) -> None:
-        self.kept.pop(buffer.ctypes.data if self.arrays else buffer)
+    def free(self, buffer: Buffer) -> None:
+        del self.kept[_address(buffer)]
 
 
 class CudaBuffers:
     """Memory of a GPU through the driver API `api`."""
 
-    def __init__(self, api: Any) -> None:
+    def __init__(self, api: Driver) -> None:
         self.api = api
 
     def allocate(self, count: int) -> int:
@@ -94,14 +111,13 @@ class CudaBuffers:
         self.api.synchronize()  # the launch's stream need not wait for the default one
         return address
 
-    def read(self, buffer: int, count: int, stream: int) -> Any:
-        np: Any = importlib.import_module("numpy")
-        words = np.empty(count, np.uint64)
-        self.api.copy_to_host(words.ctypes.data, buffer, 8 * count, stream)
+    def read(self, buffer: Buffer, count: int, stream: int) -> Words:
+        words = _numpy().empty(count, "uint64")
+        self.api.copy_to_host(words.ctypes.data, _address(buffer), 8 * count, stream)
         return words
 
-    def free(self, buffer: int) -> None:
-        self.api.free(buffer)
+    def free(self, buffer: Buffer) -> None:
+        self.api.free(_address(buffer))
 
 
 def traced_launcher(
