@@ -423,6 +423,17 @@ def test_heuristics_see_arguments_and_earlier_results():
     assert kernel.launches[-1]["EVEN"] is False
 
 
+@tessera.jit
+def fill(out, n, BLOCK: tl.constexpr):
+    tl.store(out + tl.arange(0, BLOCK), n)
+
+
+def test_heuristics_compute_options():
+    chosen = heuristics({"num_warps": lambda args: 8 if args["n"] > 4 else 2})(fill)
+    found = [chosen.warmup(tessera.MockTensor(tl.int32), n, BLOCK=8, grid=(1,)) for n in (3, 8)]
+    assert [kernel.metadata.num_warps for kernel in found] == [2, 8]
+
+
 def test_heuristics_and_autotune_stack_both_ways():
     even = {"EVEN": RULES["EVEN"]}
     kernel = FakeKernel()

@@ -12,6 +12,7 @@ from typing import Any
 
 from tessera.compiler.tracebacks import trim_traceback
 from tessera.errors import InvalidTuning, suggestion
+from tessera.runtime.launching.binding import OPTIONS
 from tessera.runtime.launching.interface import Wrapper
 from tessera.runtime.launching.mistakes import call_with_names
 
@@ -31,8 +32,8 @@ class Heuristics(Wrapper):
             if not callable(rule):
                 text = f"the heuristic for {name!r} of {self.__name__} is no function, but {rule!r}"
                 raise InvalidTuning(text, help=f"write `lambda args: {rule!r}`")
-            if name not in self.arg_names:
-                near = suggestion(name, self.arg_names) or f"there are {', '.join(self.arg_names)}"
+            if name not in self.arg_names and name not in OPTIONS:
+                near = suggestion(name, [*self.arg_names, *OPTIONS]) or f"there are {', '.join(self.arg_names)}"
                 text = f"{self.__name__} has no parameter {name!r} for a heuristic to set"
                 raise InvalidTuning(text, help=near)
 
@@ -61,9 +62,9 @@ class Heuristics(Wrapper):
 def heuristics(
     values: Mapping[str, Callable[[dict[str, Any]], object]],
 ) -> Callable[[Any], Heuristics]:
-    """Decorator: compute parameters of a kernel from its other arguments.
+    """Decorator: compute parameters of a kernel, or options of its launch, from its other arguments.
 
-    `values` maps a parameter's name to a function of a dict of all named arguments, which includes the results of
+    `values` maps the name of a parameter or option to a function of a dict of all named arguments, which includes the results of
     earlier entries. What a function raises, the launch raises.
 
     Example:
