@@ -1,12 +1,15 @@
-"""Every kernel that TorchInductor writes for 39 models and 400 single operations, by tessera beside Triton on a GPU.
+"""Kernels that nobody here wrote, by tessera beside Triton on a GPU: those that TorchInductor writes for 39 models and
+400 single operations, or those of published libraries.
 
-    python benchmarks/breadth.py write FILE [--only NAME ...] [--jobs 16]      # needs no GPU
+    python benchmarks/breadth.py write FILE [--set libraries] [--only NAME ...] [--jobs 16]      # needs no GPU
     python benchmarks/breadth.py time FILE FOLDER [--minutes 8] [--slice 0/4] [--json FILE]
     python benchmarks/breadth.py show FILE FOLDER [--json FILE]
 
 `write` lets stock Inductor write kernels for an H200 from steps on fake tensors (generated/fakes.py): models and
 operations (generated/operations.py), forward and with gradients, in fp32 and bf16. Each kernel is kept once, with the
-configurations, grids and arguments that Inductor would launch. `time` compiles the same text by both compilers in all
+configurations, grids and arguments that Inductor would launch. Of libraries it keeps what they launch in steps on fake
+tensors (generated/launches.py), with the configurations that their tuners would try; those must be installed or lie on
+PYTHONPATH. `time` compiles the same text by both compilers in all
 configurations, and times the binaries in one process on one GPU, in random turn with a cold L2; a kernel's time is that
 of its fastest configuration, for each compiler its own. What FOLDER holds already is not done again. A kernel that
 fails, or takes too long, is a row with its error.
@@ -43,11 +46,19 @@ MODES = ("training", "inference")
 DTYPES = ("float32", "bfloat16")
 
 
-def everything(only: list[str]) -> list[list[str]]:
+def everything(which: str, only: list[str]) -> list[list[str]]:
     """(name, mode, dtype) of all that kernels are written for, models first, as they take longest. An operation's
     forward pass is the same kernel in training and in inference."""
+    from generated.libraries import CASES
     from generated.operations import OPERATIONS
 
+    if which == "libraries":
+        steps = [
+            [n, "training" if c.training else "inference", dtype]
+            for n, c in CASES.items()
+            for dtype in DTYPES
+        ]
+        return [s for s in steps if not only or any(part in s[0] for part in only)]
     models = [*model_cases.LIBRARY, *model_cases.FAMILIES]
     steps = [[n, mode, dtype] for n in models for mode in MODES for dtype in DTYPES]
     steps += [[n, "training", dtype] for n in OPERATIONS for dtype in DTYPES]
@@ -67,7 +78,7 @@ def written(args: argparse.Namespace) -> None:
     if args.file.exists():
         found, facts = read(args.file)
         kernels = {k.key: k for k in found}
-    tasks = [t for t in everything(args.only) if t not in facts["done"]]
+    tasks = [t for t in everything(args.set, args.only) if t not in facts["done"]]
     writers = Pool(python("writer.py"), args.jobs, args.limit)
     random.Random(0).shuffle(tasks)
     for task in tasks:
@@ -81,6 +92,8 @@ def written(args: argparse.Namespace) -> None:
         else:
             facts["done"].append(task)
             facts["errors"].pop(source, None)
+        for left_out in answer.get("left_out", []):
+            print(f"{source}: left out: {left_out}", flush=True)
         for line in answer.get("kernels", []):
             kernel = from_json(line)
             kernels.setdefault(kernel.key, kernel).sources.append(source)
@@ -105,7 +118,11 @@ class Run:
             for side, count in workers.items()
         }  # fmt: skip
         self.timer = Pool(
-            python("timer.py", str(args.file), str(args.rounds)), 1, args.limit, None, self.answers
+            python("timer.py", "tessera", *common, str(args.rounds)),
+            1,
+            args.limit,
+            self._settings("tessera"),
+            self.answers,
         )
         self.built: dict[int, dict[str, Any]] = {}
 
@@ -183,7 +200,7 @@ def shown(args: argparse.Namespace) -> None:
     kernels, _ = read(args.file)
     rows, facts = rows_of(kernels, args.folder / "results.jsonl")
     print(summary(rows, facts))
-    record.write(args, "breadth", rows, facts.device)
+    record.write(args, "breadth" if args.set == "inductor" else "libraries", rows, facts.device)
 
 
 def main() -> None:
@@ -195,6 +212,7 @@ def main() -> None:
         command = commands.add_parser(name)
         for place in places:
             command.add_argument(place, type=Path)
+        command.add_argument("--set", choices=("inductor", "libraries"), default="inductor")
         command.add_argument("--only", nargs="*", default=[], help="parts of names")
         command.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
         command.add_argument("--limit", type=float, default=60, help="seconds for a task")

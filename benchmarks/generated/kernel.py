@@ -39,7 +39,8 @@ class Config:
 @dataclass
 class Kernel:
     """`arguments`: numbers, and [dtype, shape, strides] for tensors; `below`: what indices must stay below, where the
-    kernel asserts it; `gigabytes` and `flops`: Inductor's own count of the work; `sources`: what it was written for."""
+    kernel asserts it; `whole`: whether the text imports what it names; `gigabytes` and `flops`: Inductor's own count of
+    the work; `sources`: what it was written for."""
 
     name: str
     text: str
@@ -52,6 +53,7 @@ class Kernel:
     gigabytes: float | None = None
     flops: float | None = None
     below: int | None = None
+    whole: bool = False
     sources: list[str] = field(default_factory=list)
 
     @property

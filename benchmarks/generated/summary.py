@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, isnan, log
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def row_of(kernel: Kernel, found: dict[str, Any]) -> Row:
     name, mode, dtype = kernel.sources[0].rsplit(" ", 2)
     return Row(
         f"{name}, {mode}", f"{kernel.name} {kernel.key[:6]}", dtype, "µs", times, "GB/s" if rates else "", rates,
-        {"triton": times["triton"] / times["tessera"]}, {"tessera": found["apart"]},
+        {"triton": times["triton"] / times["tessera"]}, {} if isnan(found["apart"]) else {"tessera": found["apart"]},
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def summary(rows: list[Row], facts: Facts) -> str:
     longer = [r.ratios["triton"] for r in rows if r.times["triton"] > LAUNCH]
     below = Counter(next((s for s in STEPS if x < s), 99.0) for x in ratios)
     spread = ", ".join(f"<{s:g}: {below[s]}" for s in (*STEPS, 99.0))
-    different = [r for r in rows if r.deviations["tessera"] > 0.02]
+    different = [r for r in rows if r.deviations.get("tessera", 0) > 0.02]
     cold = [s["tessera"] / s["triton"] for s in facts.seconds if s["triton"] > 0]
     out = [line("all", ratios), line(f"longer than {LAUNCH:g} µs", longer), f"ratios {spread}"]
     out.append(f"cold compilation, processor time beside Triton's: geomean {geomean(cold):.3f}")

@@ -1,4 +1,7 @@
-"""A process that lets Inductor write kernels: a task is (name, mode, dtype), its answer the kernels. See pool.py."""
+"""A process that lets Inductor write kernels, or notes those of libraries. See pool.py.
+
+A task is (name, mode, dtype), its answer the kernels.
+"""
 
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
@@ -18,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "inductor"))
 import tessera.compat  # noqa: F401  before anything that imports triton
 import torch
 
-from generated import operations, pool
+from generated import libraries, operations, pool
 from generated.fakes import programs_of
 from generated.kernel import parsed
 # isort: on
@@ -63,6 +66,9 @@ def model(name: str, mode: str, dtype: Any) -> Callable[[Any], Any]:
 def written(task: list[str]) -> dict[str, Any]:
     name, mode, dtype = task
     kind = getattr(torch, dtype)
+    if name in libraries.CASES:
+        kernels, errors = libraries.noted(name, kind)
+        return {"kernels": [json.dumps(asdict(k)) for k in kernels], "left_out": errors}
 
     def make() -> Callable[[Any], Any]:
         if name in operations.OPERATIONS:
