@@ -64,8 +64,8 @@ def heuristics(
 ) -> Callable[[Any], Heuristics]:
     """Decorator: compute parameters of a kernel, or options of its launch, from its other arguments.
 
-    `values` maps the name of a parameter or option to a function of a dict of all named arguments, which includes the results of
-    earlier entries. What a function raises, the launch raises.
+    `values` maps the name of a parameter or option to a function of a dict of all named arguments, which includes the
+    results of earlier entries. What a function raises, the launch raises.
 
     Example:
         >>> sized = tessera.heuristics({"BLOCK": lambda args: tessera.next_power_of_2(args["n"])})(double)
