@@ -33,7 +33,10 @@ class Heuristics(Wrapper):
                 text = f"the heuristic for {name!r} of {self.__name__} is no function, but {rule!r}"
                 raise InvalidTuning(text, help=f"write `lambda args: {rule!r}`")
             if name not in self.arg_names and name not in OPTIONS:
-                near = suggestion(name, [*self.arg_names, *OPTIONS]) or f"there are {', '.join(self.arg_names)}"
+                near = (
+                    suggestion(name, [*self.arg_names, *OPTIONS])
+                    or f"there are {', '.join(self.arg_names)}"
+                )
                 text = f"{self.__name__} has no parameter {name!r} for a heuristic to set"
                 raise InvalidTuning(text, help=near)
 
