@@ -121,6 +121,30 @@ def test_the_greatest_element_is_found(numerics: str):
     assert d.eager == 0
 
 
+MANY = 7 * 2879  # rows, of which no number of blocks is full
+ROWS: dict[str, Any] = {
+    "columns": lambda x, i: x.sum(0),
+    "gathered": lambda x, i: x[i].sum(0),
+    "several": lambda x, i: (x.mean(0), (x * x).sum(0), x.amax(0)),
+    "variance": lambda x, i: (x.exp() + 3).var(0),
+    "long rows": lambda x, i: (x.T * 1.5).sum(1),
+    "bias": lambda x, i: torch.nn.functional.layer_norm(x, (8,)).exp().sum(0),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", ROWS)
+def test_sums_of_many_numbers_are_near_to_real_ones(name: str, dynamic: bool):
+    """Eager adds in a tree. One after the other, rounding errors would add up to twenty times as much."""
+    torch.manual_seed(5)
+    torch._dynamo.reset()
+    compiled = torch.compile(ROWS[name], backend="tessera", dynamic=dynamic)
+    for n in (MANY, MANY - 1)[: 1 + dynamic]:
+        x, i = torch.randn(n, 8), torch.randint(0, n, (n,))
+        for d in measured(ROWS[name], compiled, (x, i), []):
+            assert d.exact <= max(3 * d.eager_exact, 8e-7), (n, str(d))
+
+
 class Gated(torch.nn.Module):
     """Gradients of inputs and of parameters; the bias has none."""
 

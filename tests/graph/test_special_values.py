@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.nn.functional as F  # noqa: E402
+
 from tests.graph.torch_kit import compare, externs  # noqa: E402
 
 INF, NAN = float("inf"), float("nan")
@@ -167,3 +169,22 @@ def test_special_functions_are_right_from_near_zero_to_far_away(dtype: Any):
     for function, given in ((bessel, x), (derivatives, known)):
         assert not externs(compare(function, given))
     assert externs(compare(lambda x: torch.polygamma(11, x), x[:3])) == {"aten.polygamma.default"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_pooling_takes_the_place_of_the_last_nan(dtype: Any):
+    """As eager, which lets each NaN of a window take the place of what was found before it."""
+    x = torch.randn(2, 3, 9, 8).to(dtype)
+    x[torch.rand(x.shape) < 0.2] = math.nan
+    x[0, 0, :4] = -math.inf
+
+    def pooled(x: Any) -> Any:
+        return (
+            F.max_pool2d(x, 3, 2, 1, return_indices=True),
+            F.adaptive_max_pool2d(x, (3, 2), return_indices=True),
+            F.max_pool3d(x, 2, return_indices=True),
+            x.flatten(2).max(-1),  # the first NaN here
+        )
+
+    compare(pooled, x)
+    compare(lambda x: F.max_pool2d(x, 3, 2, 1), x.requires_grad_(), backward=True)

@@ -5,12 +5,22 @@ In steps, reductions that do not need each other share one loop:
     for k in range(0, steps):                     (%r: 5000), 2048 elements at a time
         x = load row + k * 2048 + arange, mask
         acc0 = acc0 + x;  acc1 = max(acc1, x)     tiles of 2048, reduced behind the loop
+
+Of many steps, a block of them is added up by itself, and then to what there was: of n numbers, added up one after the
+other, a sum errs as the root of n does, and this one as the fourth root.
+
+    for b in range(0, steps / 128):
+        for k in range(128 * b, 128 * b + 128): part = part + x
+        acc = acc + part
+
+Source: N. J. Higham, "The accuracy of floating point summation", SIAM J. Sci. Comput. 14, 1993.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import isqrt
 
 from tessera.dtypes import dtype, int64
 from tessera.errors import InternalError
@@ -19,11 +29,14 @@ from tessera.graph.emit.scopes import Index, Scope, delinearised
 from tessera.graph.emit.sorting import sorted_rows
 from tessera.graph.emit.tiles import CannotEmit, Shape, joint_shape, typed
 from tessera.graph.emit.tiling import MOST_UNROLLED, Tiling, next_power
-from tessera.graph.index import Expr, expr
+from tessera.graph.index import Expr, dim, expr
 from tessera.graph.ir.ops import CombiningOp, ReduceOp, ScanOp, SortOp, yielded
 from tessera.graph.ir.types import product
-from tessera.ir import Block, Op, Value, elem_of, shape_of
-from tessera.ops import YieldOp, control
+from tessera.ir import Block, Builder, Op, Value, elem_of, shape_of
+from tessera.ops import YieldOp, arith, control
+
+LONG = 256  # steps that are added up one after the other
+BLOCK = 128  # steps of a block, where their number is not known
 
 
 @dataclass(eq=False)
@@ -69,8 +82,11 @@ class InnerNest(Nest):
             self._spaces[key] = made
         return made
 
-    def walk(self, index: Index, make: Callable[[Pass], None]) -> list[Value]:
-        """Run `make` for each step along an index. The results are what the steps carry, as the last one leaves it."""
+    def walk(
+        self, index: Index, make: Callable[[Pass], None], reductions: Sequence[ReduceOp] = ()
+    ) -> list[Value]:
+        """Run `make` for each step along an index. The results are what the steps carry, as the last one leaves it.
+        `reductions`: those whose results so far `make` carries, in this order."""
         around = self.builder.block
         assert around is not None
         if index.steps == 1 and (index.block > 1 or index.extent == 1):
@@ -84,9 +100,44 @@ class InnerNest(Nest):
         with self.builder.at(body):
             make(p)
             self.builder.insert(YieldOp(p.nexts))
+        carried = sum(len(r.results) for r in reductions)
+        if carried == len(p.nexts) and is_long(index) and any(map(adds_floats, reductions)):
+            return self._by_blocks(p, body, reductions)
         bounds = [self.extent(n) for n in (0, index.steps, 1)]
         loop = control.ForOp(*bounds, p.inits, regions=[body])
         return self.builder.insert(loop).results
+
+    def _by_blocks(self, p: Pass, body: Block, reductions: Sequence[ReduceOp]) -> list[Value]:
+        """The loop of a pass in blocks of steps, each of which begins anew. Where all blocks are full, the inner loop
+        has constant bounds, which the compilers of kernels make more of."""
+        blocks = self.indices.new(p.index.steps, block_of(p.index.steps), None)
+        outer = Block([self.index_type], names=["b"])
+        self.numbers[blocks.number] = outer.args[0]
+        before = [outer.add_arg(v.type) for v in p.inits]
+        zero, one, full = (self.extent(n) for n in (0, 1, blocks.block))
+        end = zero if blocks.exact else self.extent(blocks.extent)
+        with self.builder.at(outer):
+            first = self.code.value(dim(blocks.count.position) * blocks.block, self.index_type)
+            bound = full
+            if not blocks.exact:
+                left = self.tiles.binary(arith.SubOp, end, first)
+                bound = self.tiles.binary(arith.MinOp, full, left)
+            loop = control.ForOp(zero, bound, one, p.inits, regions=[body])
+            parts = self.builder.insert(loop).results
+            sums: list[Value] = []
+            for r in reductions:
+                these = slice(len(sums), len(sums) + len(r.results))
+                sums += self.tiles.inline(r.combine, [*before[these], *parts[these]])
+            self.builder.insert(YieldOp(sums))
+        k = body.args[0]
+        moved = arith.AddOp(first, k)
+        k.replace_all_uses(moved.result)
+        Builder.at_start(body).insert(moved)
+        moved.set_operand(1, k)
+        count = self.extent(blocks.steps)
+        return self.builder.insert(
+            control.ForOp(zero, count, one, p.inits, regions=[outer])
+        ).results
 
     def carry(self, p: Pass, shape: Shape, start: Sequence[tuple[object, dtype]]) -> list[Value]:
         """What the step before left, at first the numbers `start`."""
@@ -114,7 +165,7 @@ class InnerNest(Nest):
                 starts.append(len(p.nexts))
                 p.nexts += values
 
-        found = self.walk(index, step)
+        found = self.walk(index, step, group)
         for r, start in zip(group, starts, strict=True):
             parts = found[start : start + len(r.results)]
             if index.block > 1:
@@ -205,7 +256,7 @@ class InnerNest(Nest):
             before = self.carry(p, shape_of(values[0].type), self._identities(op))
             p.nexts += self.tiles.inline(op.combine, [*before, *values])
 
-        return self.walk(index, step)
+        return self.walk(index, step, [op])
 
     def _written_out(self, op: ReduceOp, total: int, scope: Scope) -> list[Value]:
         found = [self.tiles.const(n, elem) for n, elem in self._identities(op)]
@@ -291,6 +342,25 @@ class InnerNest(Nest):
             for v, (n, elem) in zip(values, self._identities(op), strict=True)
         ]
         return t.reduce(kept, place, op.combine)
+
+
+def is_long(index: Index) -> bool:
+    """Whether a sum over an index, one step after the other, may be far from the real one. Tiles that lie along it
+    make short work of sizes that are not known."""
+    return index.steps > LONG if isinstance(index.steps, int) else index.block == 1
+
+
+def block_of(steps: Size) -> int:
+    """How many steps a block has: about the root of all, a number that divides them where there is one."""
+    if not isinstance(steps, int):
+        return BLOCK
+    near = max(BLOCK // 2, isqrt(steps))
+    return next((n for n in range(near, 4 * near) if steps % n == 0), near)
+
+
+def adds_floats(op: ReduceOp) -> bool:
+    """Whether a reduction rounds sums."""
+    return any(isinstance(x, arith.AddOp) and x.result.type.is_floating() for x in op.combine)
 
 
 def _is_top_level(op: Op) -> bool:

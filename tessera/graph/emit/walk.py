@@ -110,7 +110,7 @@ def emit_walk(nest: WalkNest, op: LoopOp, outer: Scope) -> dict[Value, Expr]:
             nest.store(op.results[k], place, v, scope, inside)
             written[op.results[k]] = nest.indices.by_parts(offset_of(op.results[k].type, place))
 
-    found = nest.walk(index, step)
+    found = nest.walk(index, step, reductions)
     _store_columns(nest, op, reductions, found, group, outer, written)
     return written
 

@@ -268,8 +268,11 @@ class GraphBuilder:
         given: dict[str, Any] = {"extents": extents_of(extents), "identities": identities, **attrs}
         return self.emit(cls(regions=[block, region], **given))
 
-    def arg_reduce(self, kind: str, extent: Size, body: Body) -> tuple[Value, Value]:
-        """(value, index) of the "max" or "min" along an extent: the first of equal ones, the first NaN if any."""
+    def arg_reduce(
+        self, kind: str, extent: Size, body: Body, last_nan: bool = False
+    ) -> tuple[Value, Value]:
+        """(value, index) of the "max" or "min" along an extent: the first of equal ones, the first or the last NaN if
+        any."""
 
         def pair(r: Value) -> Sequence[Value]:
             found = body(r)
@@ -278,7 +281,7 @@ class GraphBuilder:
 
         block = self._block([extent], pair, "rstuvw")
         types = [v.type for v in block.terminator.operands]
-        region = region_of(types, combining.arg_extremum(kind))
+        region = region_of(types, combining.arg_extremum(kind, last_nan))
         identities = combining.arg_identities(kind, types[0])
         op = ReduceOp(extents=extents_of([extent]), identities=identities, regions=[block, region])
         value, index = self.b.insert(op).results

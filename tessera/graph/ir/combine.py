@@ -122,8 +122,9 @@ def highest(elem: dtype) -> int | float | bool:
     return float("inf") if elem.is_floating() else elem.get_int_max_value()
 
 
-def arg_extremum(kind: str) -> Combine:
-    """(value, index) of the largest ("max") or smallest ("min") value; of equal ones the first, and a NaN wins."""
+def arg_extremum(kind: str, last_nan: bool = False) -> Combine:
+    """(value, index) of the largest ("max") or smallest ("min") value; of equal ones the first, and a NaN wins, of
+    several the first or the last one."""
     predicate = "gt" if kind == "max" else "lt"
 
     def combine(b: Builder, x: Sequence[Value], y: Sequence[Value]) -> list[Value]:
@@ -134,7 +135,12 @@ def arg_extremum(kind: str) -> Combine:
             true = b.emit(ConstOp(value=True, results=[int1]))
             only_x = b.emit(AndOp(nan_x, b.emit(XorOp(nan_y, true))))
             better = b.emit(OrOp(better, only_x))
-            same = b.emit(OrOp(same, b.emit(AndOp(nan_x, nan_y))))
+            both = b.emit(AndOp(nan_x, nan_y))
+            if last_nan:
+                later = b.emit(CmpOp(x[1], y[1], predicate="gt"))
+                better = b.emit(OrOp(better, b.emit(AndOp(both, later))))
+            else:
+                same = b.emit(OrOp(same, both))
         first = b.emit(CmpOp(x[1], y[1], predicate="lt"))
         keep = b.emit(OrOp(better, b.emit(AndOp(same, first))))
         return [b.emit(SelectOp(keep, p, q)) for p, q in zip(x, y, strict=True)]

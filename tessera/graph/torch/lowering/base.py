@@ -217,9 +217,13 @@ class Lowering:
         return lambda *values: inner(*values)[0]
 
     def arg_reduce(
-        self, kind: str, extent: Size, body: Callable[[list[Expr]], Scalar]
+        self,
+        kind: str,
+        extent: Size,
+        body: Callable[[list[Expr]], Scalar],
+        last_nan: bool = False,
     ) -> tuple[Scalar, Scalar]:
-        value, index = self.g.arg_reduce(kind, extent, self._single([extent], body))
+        value, index = self.g.arg_reduce(kind, extent, self._single([extent], body), last_nan)
         return self.scalar(value), self.scalar(index)
 
     def welford(

@@ -170,7 +170,7 @@ def _largest(
             held = here if held is None else held if here is None else held & here
             return low.load(x, [*i[:-rank], *at], held, None if held is None else least)
 
-        value, found = low.arg_reduce("max", product(w.window), element)
+        value, found = low.arg_reduce("max", product(w.window), element, last_nan=True)
         flat = expr(0)
         for n, d, k in zip(sizes, w.spread, place(i, low.computed(found)), strict=True):
             # Where all are the least number the first may be outside: the first inside is as far as k from others.
