@@ -11,6 +11,7 @@ from typing import Any
 
 from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.machines import Machine, gpu
 from tessera.analysis.provenance import argument_of
 from tessera.backends.compiler import Options
 from tessera.backends.nvidia.target import facts_for
@@ -22,7 +23,6 @@ from tessera.explain.accesses import is_store, on_cpu, on_gpu
 from tessera.explain.counting import Work, count_work
 from tessera.explain.cpu_machine import cpu, is_native
 from tessera.explain.levels import code_by_line, levels_of
-from tessera.explain.machines import Machine, gpu
 from tessera.explain.memory import bind, known_bytes
 from tessera.explain.needed import BLOCKS, GATHERS, POINTERS, needed_values
 from tessera.explain.pictures import layouts_of

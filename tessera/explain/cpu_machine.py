@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tessera.analysis.machines import Machine
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.pool import default_threads
 from tessera.backends.cpu.target import resolve
 from tessera.config import knobs
-from tessera.explain.machines import Machine
 from tessera.explain.probes import copy_blocks, multiply_adds  # pyright: ignore[reportUnknownVariableType]
 from tessera.runtime.benchmark import device_name
 from tessera.runtime.driver import driver_named

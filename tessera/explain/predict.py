@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
-from tessera.explain.machines import Machine
+from tessera.analysis.machines import Machine
 from tessera.explain.report import Occupancy, Roofline
 
 HIDDEN = 0.75  # of the shorter one of a CPU's memory and arithmetic, how much the other hides

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tessera.graph.calls.executable import machine_of  # noqa: E402
 from tessera.graph.passes import optimize  # noqa: E402
 from tessera.graph.planning.plan import Extern, Launch  # noqa: E402
 from tessera.graph.planning.planner import Planner  # noqa: E402
+from tessera.graph.torch import measure  # noqa: E402
 from tessera.graph.torch.importing import import_graph  # noqa: E402
 from tessera.graph.torch.options import Options  # noqa: E402
 from tests.graph.torch_kit import compare  # noqa: E402
@@ -236,3 +238,16 @@ def test_recorded_graphs_run_again_with_other_numbers():
         wanted.sum().backward()
         torch.testing.assert_close(found, wanted.detach(), rtol=1e-3, atol=1e-3, msg=f"call {k}")
         torch.testing.assert_close(gradient, w.grad, rtol=1e-2, atol=1e-2)
+
+
+def test_the_roofline_of_a_gpu_is_that_of_the_table(monkeypatch: pytest.MonkeyPatch):
+    """By its data sheet an H200 does 989 Tflop/s of bf16 products at the highest clock; here at that under load."""
+    about = SimpleNamespace(major=9, minor=0, name="NVIDIA H200", multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: about)
+    monkeypatch.setattr(measure, "TorchHost", lambda *args: None)
+    monkeypatch.setattr(measure, "bandwidth_of", lambda *args: 4e12)
+    peak = measure.peak_of.__wrapped__("cuda:0")
+    assert peak.bandwidth == 4e12
+    assert 55e12 < peak.flops < 67e12 and 900e12 < peak.matmul_flops < 989e12
+    about.multi_processor_count = 66
+    assert measure.peak_of.__wrapped__("cuda:0").flops == peak.flops / 2

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
+from tessera.analysis.machines import GPUS
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.pool import default_threads
 from tessera.compiler import CompiledKernel
@@ -43,7 +44,7 @@ def machine_of(target: GPUTarget) -> Machine:
     benchmarks/graph_fused.py."""
     if target.backend == "cuda":
         return Machine(
-            "cuda", False, tile=1024, row=8192, step=4096, lanes=132, columns=2048, walk=16,
+            "cuda", False, tile=1024, row=8192, step=4096, lanes=GPUS["H200"].units, columns=2048, walk=16,
             products=target.arch == HOPPER,
         )  # fmt: skip
     lanes = default_threads()

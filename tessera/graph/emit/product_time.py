@@ -15,13 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from tessera.analysis.machines import GPUS
+
 START = 5.4  # µs of a product of any size
 PRODUCTS = 6.5e6  # multiplications and additions of one multiprocessor in a µs
 LOADS = 118e3  # bytes that one multiprocessor loads in a µs
 LATENCY = 0.78  # µs from asking for a tile until it is there
 STORES = 3.8e4  # elements that one program stores in a µs
 MEMORY = 2.8e6  # bytes a µs
-MULTIPROCESSORS = 132
+MULTIPROCESSORS = GPUS["H200"].units
 SHARED, PER_PROGRAM = (
     227 << 10,
     1 << 10,

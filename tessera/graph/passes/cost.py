@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TypeGuard
 
+from tessera.analysis.machines import GPUS
 from tessera.graph.emit.accesses import offset_of
 from tessera.graph.index import Dim, Expr, dim
 from tessera.graph.ir.concat import ConcatOp, placements
@@ -65,8 +66,12 @@ class Machine:
     biases_apart: bool = False
 
 
+# One for all GPUs, so that a graph is the same on each. A launch is that of a kernel among others, with what its start
+# and its end leave idle; scalar ops are a third of what units do of the simplest ones.
+HOPPER = GPUS["H100"]
 GPU = Machine(
-    bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18, gather=5e-12, few=16, contention=2e-8,
+    bandwidth=HOPPER.bandwidth(), launch=4e-6, rate=HOPPER.flops / 3, lanes=HOPPER.units, cache=1 << 18, gather=5e-12,
+    few=16, contention=2e-8,
     channels_last=("fp16", "bf16"), weights_last=True, channels=8,
     convolutions={"plain": 0.82, "narrowing": 1.5, "grouped": 30.0},
     inference={"plain": 0.82, "narrowing": 0.73, "grouped": 1.36}, biases_apart=True,

@@ -15,14 +15,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map
 
+from tessera.analysis.machines import SHARE, gpu
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.pool import default_threads
 from tessera.graph.report.rows import GRADIENT, Distance, Peak
 from tessera.graph.report.timing import bandwidth_of
 from tessera.graph.torch.host import TorchHost
 
-# Of one SM in one clock, by compute capability: operations of bf16 products with dense operands.
-PRODUCTS = {70: 1024, 75: 1024, 80: 2048, 86: 1024, 89: 1024, 90: 4096, 100: 8192}
 FMA = 2  # operations
 PORTS = 2  # vector units for products and sums of a CPU core
 CLOCK = 2.5e9  # Hz, where the system does not tell
@@ -101,11 +100,11 @@ def peak_of(device: str) -> Peak:
         return Peak(bandwidth_of(host, None, device, synchronizer(device)), flops, flops)
     about = torch.cuda.get_device_properties(device)
     target = GPUTarget("cuda", 10 * about.major + about.minor, 32)
-    clock = getattr(about, "clock_rate", 1_500_000) * 1e3
-    of_sm = about.multi_processor_count * clock
-    products = max((PRODUCTS[k] for k in PRODUCTS if k <= int(target.arch)), default=256)
+    known = gpu(int(target.arch), about.name)
+    # Of the table's machine, for as many multiprocessors as this one has: a part of one may be lent.
+    part = about.multi_processor_count / known.units
     bandwidth = bandwidth_of(host, target, device, synchronizer(device))
-    return Peak(bandwidth, of_sm * 128 * FMA, of_sm * products)
+    return Peak(bandwidth, part * known.flops, part * known.products["bf16"] / SHARE)
 
 
 def _lanes() -> int:

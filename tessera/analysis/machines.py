@@ -1,4 +1,6 @@
-"""Lists what machines can do, for predictions: GPUs by data sheet and measurements, the CPU at hand by a short test."""
+"""Lists what GPUs can do, by data sheet and measurements: for predictions of kernels, rooflines and costs of graphs.
+
+Of the CPU at hand `explain/cpu_machine.py` measures the same."""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ class Machine:
     def issue(self) -> float:
         return 4 * self.units * self.clock
 
-    def bandwidth(self, size: float) -> float:
-        """Return the bytes a second of the smallest level that holds `size` bytes."""
+    def bandwidth(self, size: float = float("inf")) -> float:
+        """Return the bytes a second of the smallest level that holds `size` bytes; of memory without a size."""
         return next((rate for fits, rate in self.memory if size <= fits), self.memory[-1][1])
 
 
