@@ -37,6 +37,11 @@ class Runtime(Group):
         "TESSERA_CHECK",
         doc="check bounds, NaN, overflow and assertions in every launch, in a build for the CPU or on the interpreter",
     )
+    check_page = StrKnob(
+        None,
+        "TESSERA_CHECK_PAGE",
+        doc="write a page about the first failure of a checked launch to this file",
+    )
     num_threads = IntKnob(
         None,
         "TESSERA_NUM_THREADS",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tessera.errors.base import FailedTile as FailedTile
 from tessera.errors.base import Loc as Loc
 from tessera.errors.base import Spelling as Spelling
 from tessera.errors.base import TesseraError as TesseraError

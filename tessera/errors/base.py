@@ -10,8 +10,10 @@ import difflib
 import json
 import linecache
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import groupby
+from pathlib import Path
 from posixpath import basename
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -111,9 +113,22 @@ class Form:
 form = Form()
 
 
+@dataclass(slots=True)
+class FailedTile:
+    """Which elements of a tile fail a check: `bad` has a byte for each, row by row (of the first 65,536, empty if that
+    is not known). `program` found it, `index` is the first one. `kernel`: the CompiledKernel, once it is known."""
+
+    shape: tuple[int, ...]
+    bad: bytes
+    program: tuple[int, ...]
+    index: int
+    kernel: Any = None
+
+
 class TesseraError(Exception):
     """Base of everything tessera raises on purpose."""
 
+    failed: FailedTile | None = None
     code: ClassVar[str] = "error"
     template: ClassVar[str] = "{message}"
     help: str = ""
@@ -146,6 +161,14 @@ class TesseraError(Exception):
     def note(self, text: str) -> Self:
         self.notes.append(text)
         return self
+
+    def save(self, path: str | Path) -> Path:
+        """Write a page (HTML) about an error of a checked launch that concerns a tile: which elements fail, beside the
+        source, and which threads of a GPU hold them. Other errors are written as text."""
+        pages = import_module("tessera.explain.failures")  # rarely needed
+        place = Path(path)
+        place.write_text(pages.page(self), encoding="utf-8")
+        return place
 
     def to_dict(self) -> dict[str, object]:
         """What the text of the error says, for editors and other programs; docs/errors.md tells the fields.
@@ -184,7 +207,10 @@ class TesseraError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross process boundaries when kernels are compiled in parallel.
-        return (_rebuild, (type(self), self.__dict__.copy(), self.args))
+        state = self.__dict__.copy()
+        if self.failed is not None:
+            state["failed"] = replace(self.failed, kernel=None)
+        return (_rebuild, (type(self), state, self.args))
 
 
 def _rebuild(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from tessera import ops
 from tessera.explain.report import LayoutReport
 from tessera.explain.schedule import place
@@ -59,12 +61,7 @@ def _corner(shape: tuple[int, ...]) -> list[list[tuple[int, ...]]]:
 def held(layout: LinearLayout, shape: tuple[int, ...]) -> tuple[list[list[str]], list[list[int]]]:
     """Return, for each element of the top left corner, which lane of which warp holds it in which register (the first
     holder), as text, and the number of the lane."""
-    where: dict[int, tuple[int, int, int]] = {}
-    registers, lanes = layout.register_images(), _images(layout, "lane")
-    for w, at_warp in enumerate(_images(layout, "warp")):
-        for l, at_lane in enumerate(lanes):
-            for r, at_register in enumerate(registers):
-                where.setdefault(at_register ^ at_lane ^ at_warp, (l, w, r))
+    where = _where(layout)
     cells: list[list[str]] = []
     groups: list[list[int]] = []
     for row in _corner(shape):
@@ -72,6 +69,27 @@ def held(layout: LinearLayout, shape: tuple[int, ...]) -> tuple[list[list[str]],
         cells.append([f"T{32 * w + l}:{r}" for l, w, r in holders])
         groups.append([l for l, _, _ in holders])
     return cells, groups
+
+
+def _where(layout: LinearLayout) -> dict[int, tuple[int, int, int]]:
+    """Return the first holder of each element: lane, warp, register."""
+    where: dict[int, tuple[int, int, int]] = {}
+    registers, lanes = layout.register_images(), _images(layout, "lane")
+    for w, at_warp in enumerate(_images(layout, "warp")):
+        for l, at_lane in enumerate(lanes):
+            for r, at_register in enumerate(registers):
+                where.setdefault(at_register ^ at_lane ^ at_warp, (l, w, r))
+    return where
+
+
+def holders(layout: LinearLayout, shape: tuple[int, ...]) -> dict[int, str]:
+    """Return for each element, counted row by row, which register of which thread holds it."""
+    where = _where(layout)
+    found: dict[int, str] = {}
+    for i, at in enumerate(product(*map(range, shape))):
+        l, w, r = where[pack(shape, at)]
+        found[i] = f"T{32 * w + l}:{r}"
+    return found
 
 
 def _images(layout: LinearLayout, name: str) -> list[int]:

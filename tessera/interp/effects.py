@@ -210,7 +210,8 @@ def check_(m: Machine, op: memory.CheckOp, bad: np.ndarray, *values: np.ndarray)
         samples = op.samples(v)
         at = (index if np.ndim(x) else 0,) if samples is None else samples
         found.append([np.reshape(x, -1)[i] for i in at])
-    raise failure(op.row(), m.program, index, found)
+    flags = np.reshape(bad, -1)[: op.mapped].astype(np.uint8).tobytes()
+    raise failure(op.row(), m.program, index, found, flags)
 
 
 @evaluate(memory.PrintOp)

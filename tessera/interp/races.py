@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tessera.errors import Loc, ProgramRace
+from tessera.errors import FailedTile, Loc, ProgramRace
 from tessera.ir import Module
 from tessera.ops import memory
 
 Program = tuple[int, int, int]
+Tile = tuple[int, tuple[int, ...], np.ndarray]  # bytes of an element; shape; the elements, counted
 _ORDERED = (memory.Atomic, memory.DescriptorStoreOp)
 
 
@@ -57,17 +58,19 @@ class Races:
 
     def load(self, address: np.ndarray, width: int) -> None:
         """Record addresses that this program reads."""
-        for shadow, at, _ in self._places(address):
-            self._refuse(shadow, at, shadow.changed, width, "reads", "has stored")
+        shape = np.shape(address)
+        for shadow, at, which in self._places(address):
+            self._refuse(shadow, at, shadow.changed, (width, shape, which), "reads", "has stored")
             new = at[shadow.read[at] == 0]
             shadow.read[new] = self._event()
 
     def store(self, address: np.ndarray, width: int, changes: np.ndarray) -> None:
         """Record addresses that this program writes; `changes`: whether the value differs from the old one."""
         for shadow, at, which in self._places(address):
-            new = at[changes.reshape(-1)[which]]
-            self._refuse(shadow, new, shadow.read, width, "stores", "has read")
-            self._refuse(shadow, new, shadow.written, width, "stores", "has stored")
+            differs = changes.reshape(-1)[which]
+            new, tile = at[differs], (width, np.shape(address), which[differs])
+            self._refuse(shadow, new, shadow.read, tile, "stores", "has read")
+            self._refuse(shadow, new, shadow.written, tile, "stores", "has stored")
             shadow.written[at] = shadow.changed[new] = event = self._event()
             shadow.changed[at[shadow.changed[at] > 0]] = event  # the program's own now, too
 
@@ -92,10 +95,10 @@ class Races:
         return len(self.events)
 
     def _refuse(
-        self, shadow: _Shadow, at: np.ndarray, seen: np.ndarray, width: int, does: str, did: str
+        self, shadow: _Shadow, at: np.ndarray, seen: np.ndarray, tile: Tile, does: str, did: str
     ) -> None:
         """Raise an error for the first address that another program has accessed."""
-        program, here = self.here
+        (program, here), (width, shape, which) = self.here, tile
         for event in map(int, np.unique(seen[at])):
             if not event or self.events[event - 1][0] == program:
                 continue
@@ -105,4 +108,9 @@ class Races:
                 f"program {program} {does} element {element} of `{shadow.name}`, which program {other} {did}",
                 loc=here,
             )
+            if shape:
+                others = [i for i, (by, _) in enumerate(self.events, 1) if by != program]
+                bad = np.zeros(int(np.prod(shape)), np.uint8)
+                bad[which[np.isin(seen[at], others)]] = 1
+                error.failed = FailedTile(shape, bad.tobytes(), program, int(np.argmax(bad)))
             raise error if loc is None else error.note(f"the other access is at {loc.short()}")

@@ -13,6 +13,7 @@ import numpy as np
 
 from tessera.errors import (
     DeviceAssertionError,
+    FailedTile,
     IntegerOverflow,
     NotFinite,
     OutOfBounds,
@@ -27,9 +28,10 @@ KINDS: dict[str, type[TesseraError]] = {
 
 
 def failure(
-    row: Mapping[str, Any], program: Sequence[int], index: int, values: Sequence[Sequence[Any]]
-) -> TesseraError:
-    """Return the error of a check: `index` counts elements row by row, `values` has the samples of each value."""
+    row: Mapping[str, Any], program: Sequence[int], index: int, values: Sequence[Sequence[Any]], bad: bytes = b""
+) -> TesseraError:  # fmt: skip
+    """Return the error of a check: `index` counts elements row by row, `values` has the samples of each value, `bad` a
+    byte for each element: whether it fails."""
     facts = [v[0] for v in values[: len(values) - len(row["labels"])]]
     kind = KINDS[row["kind"]]
     message = row["message"]
@@ -42,6 +44,8 @@ def failure(
     by_zero = message.endswith("division by zero")
     error = kind(message, help="divide where the divisor is not 0" if by_zero else None)
     error.loc = unpack_location(row["loc"])
+    if row["shape"]:
+        error.failed = FailedTile(tuple(row["shape"]), bad, tuple(program), index)
     where = f"program ({', '.join(map(str, program))})"
     element = [int(i) for i in np.unravel_index(index, row["shape"])] if row["shape"] else []
     error.note(where + (f", element ({', '.join(map(str, element))})" if element else ""))

@@ -311,6 +311,9 @@ class AssertOp(Diagnostic, opcode="assert", effects=Effect.WRITE):
         require(elem_of(self.condition.type) == int1, self, "the condition is not int1")
 
 
+MOST_MAPPED = 1 << 16  # elements of a tile that a report tells about
+
+
 class CheckOp(Op, opcode="check", effects=Effect.WRITE):
     """Stop the launch where any element of `bad` (int1) is true, with a report of kind `kind` (an error's code).
 
@@ -335,6 +338,12 @@ class CheckOp(Op, opcode="check", effects=Effect.WRITE):
         n = prod(shape)
         return tuple(range(n)) if n <= 4 else (0, 1, n - 2, n - 1)
 
+    @property
+    def mapped(self) -> int:
+        """How many elements of `bad` a report tells, row by row from the first one; 0 of a scalar."""
+        shape = shape_of(self.bad.type)
+        return min(prod(shape), MOST_MAPPED) if shape else 0
+
     def row(self) -> dict[str, Any]:
         """Return the part of a report that is known at compile time, as JSON-able data."""
         elems = [elem_of(v.type) for v in self.values]
@@ -345,6 +354,7 @@ class CheckOp(Op, opcode="check", effects=Effect.WRITE):
             "labels": list(self.labels),
             "loc": pack_location(self.loc),
             "shape": list(shape_of(self.bad.type)),
+            "mapped": self.mapped,
             "types": [e.name if isinstance(e, dtype) else "pointer" for e in elems],
             "counts": [1 if s is None else len(s) for s in samples],
             "shapes": [

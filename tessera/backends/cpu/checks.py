@@ -2,7 +2,8 @@
 reported.
 
 The launch passes the address of a report, which consists of 64-bit integers: the linear id of the reporting program
-(2^63 - 1 while there is none), a lock, the number of the check, the element counted row by row, the values. If several
+(2^63 - 1 while there is none), a lock, the number of the check, the element counted row by row, the values, and a byte
+for each element of the tile: whether it fails. If several
 programs fail, the report of the smallest id stays; programs with larger ids do not start.
 """
 
@@ -20,6 +21,7 @@ from tessera.dtypes import dtype, float64, int64
 from tessera.ir import TileType, Value, elem_of, shape_of
 from tessera.ops import memory
 
+LONGEST = 128  # words of most reports before their map
 HEADER = 4  # 64-bit integers of a report before its values
 
 # Write a record of `n` 64-bit integers (check, element, values) unless a program with a smaller id has written one.
@@ -149,13 +151,46 @@ def _leave_report(lo: Lowering, op: memory.CheckOp, number: str, at: Point) -> N
         samples, shape = op.samples(v), shape_of(v.type)
         points = [at] if samples is None else [_constant_point(i, shape) for i in samples]
         words += [_word(lo, v, lo.value(v, p)) for p in points]
-    record = em.alloca("i64", len(words), align=8)
+    size = len(words) + -(-op.mapped // 8)
+    record = _record(lo, size)
     for i, word in enumerate(words):
         em.stmt(f"store i64 {word}, ptr {em.op(f'getelementptr i64, ptr {record}, i64 {i}')}")
-    args = f"ptr {lo.report}, i64 {_linear_id(lo)}, ptr {record}, i64 {len(words)}"
+    if op.mapped:
+        _map(lo, op, em.op(f"getelementptr i64, ptr {record}, i64 {len(words)}"))
+    args = f"ptr {lo.report}, i64 {_linear_id(lo)}, ptr {record}, i64 {size}"
     em.stmt(f"call void @record({args})")
     lo.memo = {}
     leave(lo)
+
+
+def _record(lo: Lowering, size: int) -> str:
+    """Return memory of `size` words for a report."""
+    most = LONGEST + memory.MOST_MAPPED // 8
+    if size > most:
+        return lo.em.alloca("i64", size, align=8)
+    lo.record = lo.record or lo.em.alloca("i64", most, align=8)
+    return lo.record
+
+
+def _map(lo: Lowering, op: memory.CheckOp, where: str) -> None:
+    """Store a byte for each element at `where`: whether it fails."""
+    em = lo.em
+    slot, k = em.alloca("i64", align=8), em.new_label("map")
+    em.stmt(f"store i64 0, ptr {slot}")
+    em.stmt(f"br label %{k}")
+    em.label(k)
+    with em.region():
+        lo.memo = {}
+        number = em.here(f"load i64, ptr {slot}")
+        x = lo.text(lo.value(op.bad, _point(lo, number, shape_of(op.bad.type))), 1)
+        at = em.here(f"getelementptr i8, ptr {where}, i64 {number}")
+        em.stmt(f"store i8 {em.here(f'zext i1 {x} to i8')}, ptr {at}")
+        following = em.here(f"add i64 {number}, 1")
+        em.stmt(f"store i64 {following}, ptr {slot}")
+        more = em.here(f"icmp ult i64 {following}, {op.mapped}")
+        em.stmt(f"br i1 {more}, label %{k}, label %{k}.end")
+        em.label(f"{k}.end")
+    lo.memo = {}
 
 
 def _constant_point(number: int, shape: tuple[int, ...]) -> Point:

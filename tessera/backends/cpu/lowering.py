@@ -170,6 +170,7 @@ class Lowering(Coordinates):
         self.em.pinned = state.checked
         self.signs = Signs()
         self.context = "%ctx"
+        self.record = ""  # where a checked build makes its report; checks share it
         self.report = ""  # a checked build: the address of the report, see checks.py
         self.programs: dict[int, Val] = {}
         self.sizes: list[Val] = []

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tessera.compiler.kernel import CompiledKernel
-from tessera.errors import LaunchError
+from tessera.config import knobs
+from tessera.errors import LaunchError, TesseraError
 from tessera.runtime.arguments.dlpack import Memory, memory_of, on_cuda, speaks_dlpack
 from tessera.runtime.arguments.tensors import is_numpy
 
@@ -65,12 +66,24 @@ def hosted(args: Sequence[Any]) -> Generator[list[Any]]:
         storage.copy_(copy)
 
 
+def noted(error: TesseraError, kernel: CompiledKernel) -> TesseraError:
+    """Return an error of a checked launch, which knows the kernel then; write the page that TESSERA_CHECK_PAGE asks
+    for."""
+    if error.failed is not None:
+        error.failed.kernel = kernel
+        if knobs.runtime.check_page:
+            error.save(knobs.runtime.check_page)
+            error.note(f"page with the tile's elements: {knobs.runtime.check_page}")
+    return error
+
+
 def checked_launcher(kernel: CompiledKernel, start: Callable[..., None]) -> Callable[..., None]:
     """Return the launcher of a checked build; `start(gx, gy, gz, *arguments)` runs it."""
     interp = importlib.import_module("tessera.interp")  # needs NumPy, which is slow to import
     rows: list[dict[str, Any]] = kernel.metadata.checks
     kinds: list[str] = kernel.metadata.args
-    words = HEADER + max((sum(row["counts"]) for row in rows), default=0)
+    sizes = (sum(row["counts"]) + -(-row["mapped"] // 8) for row in rows)
+    words = HEADER + max(sizes, default=0)
 
     def launch(gx: int, gy: int, gz: int, stream: int, *args: object) -> None:
         own = kinds[: len(args)]
@@ -85,10 +98,13 @@ def checked_launcher(kernel: CompiledKernel, start: Callable[..., None]) -> Call
                 (ctypes.addressof(report),) if rows else ()
             )  # nothing is checked: nothing to report
             start(gx, gy, gz, *values, *extents, *place)
-            program, _, check, element, *rest = report
+            told: list[int] = list(report)
+            program, _, check, element = told[:HEADER]
             if program != NOTHING:
                 at = (program % gx, program // gx % gy, program // (gx * gy))
-                found = interp.from_words(rows[check], iter(rest))
-                raise interp.failure(rows[check], at, element, found)
+                left, row = iter(told[HEADER:]), rows[check]
+                found = interp.from_words(row, left)
+                bad = b"".join(x.to_bytes(8, "little") for x in left)[: row["mapped"]]
+                raise noted(interp.failure(row, at, element, found, bad), kernel)
 
     return launch

@@ -17,13 +17,19 @@ from tessera.backends.cpu.target import lacking
 from tessera.backends.llvm.binding import link_object
 from tessera.compiler.kernel import CompiledKernel
 from tessera.config import knobs
-from tessera.errors import DeviceAssertionError, ForeignPointerError, LaunchError, NoDeviceError
+from tessera.errors import (
+    DeviceAssertionError,
+    ForeignPointerError,
+    LaunchError,
+    NoDeviceError,
+    TesseraError,
+)
 from tessera.ir import parse_module, unpack_locations
 from tessera.runtime.arguments.aliasing import memory_range, violates
 from tessera.runtime.arguments.dlpack import on_cuda, speaks_dlpack
 from tessera.runtime.arguments.tensors import is_numpy
 from tessera.runtime.drivers.base import Driver, refuse_foreign
-from tessera.runtime.drivers.checked import checked_launcher, hosted
+from tessera.runtime.drivers.checked import checked_launcher, hosted, noted
 from tessera.runtime.drivers.perf_map import note_symbol
 from tessera.runtime.drivers.traced import ADDED, HostBuffers, is_traced, traced_launcher
 from tessera.runtime.native.fast_path import Start
@@ -146,7 +152,10 @@ class InterpreterDriver(Driver):
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: object) -> None:
             with hosted(args) as host:
-                run(module, (gx, gy, gz), host)
+                try:
+                    run(module, (gx, gy, gz), host)
+                except TesseraError as error:
+                    raise noted(error, kernel) from None
 
         kernel.n_regs = kernel.n_spills = 0
         kernel.n_max_threads = 1
