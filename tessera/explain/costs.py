@@ -15,7 +15,7 @@ COSTS = {
     "div": 6.0, "rem": 12.0, "sqrt": 10.0, "sqrt_rn": 10.0, "rsqrt": 8.0, "exp": 10.0, "exp2": 9.0, "exp10": 12.0,
     "expm1": 18.0, "log": 18.0, "log2": 18.0, "log10": 20.0, "log1p": 22.0, "sin": 24.0, "cos": 24.0, "tan": 40.0,
     "asin": 30.0, "acos": 30.0, "atan": 30.0, "sinh": 30.0, "cosh": 30.0, "tanh": 18.0, "erf": 26.0, "pow": 60.0,
-    "atan2": 45.0, "mulhi": 10.0, "cast": 1.0,
+    "fast_log2": 18.0, "fast_sin": 24.0, "fast_cos": 24.0, "atan2": 45.0, "mulhi": 10.0, "cast": 1.0,
 }  # fmt: skip
 INTEGER_PRODUCT = 4.0  # of 32 bits
 # The same for an SM, whose special functions (MUFU) run at an eighth of the rate of multiply-adds.
@@ -23,7 +23,7 @@ GPU_COSTS = {
     "div": 12.0, "rem": 20.0, "sqrt": 12.0, "sqrt_rn": 14.0, "rsqrt": 9.0, "exp": 10.0, "exp2": 9.0, "exp10": 10.0,
     "expm1": 16.0, "log": 10.0, "log2": 9.0, "log10": 10.0, "log1p": 16.0, "sin": 20.0, "cos": 20.0, "tan": 30.0,
     "asin": 20.0, "acos": 20.0, "atan": 20.0, "sinh": 24.0, "cosh": 24.0, "tanh": 16.0, "erf": 24.0, "pow": 30.0,
-    "atan2": 40.0, "mulhi": 2.0,
+    "fast_log2": 9.0, "fast_sin": 9.0, "fast_cos": 9.0, "atan2": 40.0, "mulhi": 2.0,
 }  # fmt: skip
 ROUGH = (
     ops.ConstOp,

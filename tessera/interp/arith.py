@@ -251,6 +251,7 @@ _MATH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "log2": np.log2, "log10": np.log10, "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan,
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
     "erf": _error_function, "sqrt": np.sqrt, "sqrt_rn": np.sqrt, "rsqrt": _reciprocal_root,
+    "fast_log2": np.log2, "fast_sin": np.sin, "fast_cos": np.cos,
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint, "round": _round_away,
 }  # fmt: skip
 

@@ -6,7 +6,8 @@ from tessera.ops.arith import FloatUnary
 
 __all__ = [
     "MATH_OPS", "AcosOp", "AsinOp", "AtanOp", "CeilOp", "CosOp", "CoshOp", "ErfOp", "Exp10Op", "Exp2Op",
-    "ExpOp", "Expm1Op", "FloorOp", "Log10Op", "Log1pOp", "Log2Op", "LogOp", "RintOp", "RoundOp", "RsqrtOp",
+    "ExpOp", "Expm1Op", "FastCosOp", "FastLog2Op", "FastSinOp",
+    "FloorOp", "Log10Op", "Log1pOp", "Log2Op", "LogOp", "RintOp", "RoundOp", "RsqrtOp",
     "SinOp", "SinhOp", "SqrtOp", "SqrtRnOp", "TanOp", "TanhOp", "TruncOp",
 ]  # fmt: skip
 
@@ -41,6 +42,18 @@ class Log10Op(FloatUnary, opcode="log10"):
 
 class Log1pOp(FloatUnary, opcode="log1p"):
     """Natural logarithm of 1 + x, accurate near 0."""
+
+
+class FastLog2Op(FloatUnary, opcode="fast_log2"):
+    """Logarithm to base 2, with an absolute error near 1 where a target has an instruction for it."""
+
+
+class FastSinOp(FloatUnary, opcode="fast_sin"):
+    """Sine of x in radians, with an error that grows with |x| where a target has an instruction for it."""
+
+
+class FastCosOp(FloatUnary, opcode="fast_cos"):
+    """Cosine of x in radians, as `FastSinOp`."""
 
 
 class SinOp(FloatUnary, opcode="sin"):

@@ -157,7 +157,7 @@ def test_lengths(device, name, dtype):
         ]  # fmt: skip
         want = [1 / s for s in size] if name.startswith("r") else size
     got = launch(device, name, args, [dtype] * count, dtype)
-    assert error(got, want).max() <= (0.51 if dtype == "fp32" else 3)
+    assert error(got, want).max() <= (2 if dtype == "fp32" else 3)
 
 
 @pytest.mark.parametrize("dtype", SIZE)

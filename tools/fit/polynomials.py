@@ -77,6 +77,10 @@ def _single(name: str, of: Function, low: Real, high: Real, weight: Function | N
     return Polynomial(LIBDEVICE, name, of, mp.mpf(low), mp.mpf(high), weight, single=True)
 
 
+def _relative(name: str, of: Function, low: Real, high: Real) -> Polynomial:
+    return _single(name, of, low, high, lambda t: 1 / of(t))
+
+
 # --- functions of the tables -----------------------------------------------------------------------------------
 def of_square(f: Function) -> Function:
     """A function of x*x as one of x."""
@@ -127,14 +131,20 @@ def stirling(t: Real) -> Real:
     return x * (mp.loggamma(x) - (x - 0.5) * mp.log(x) + x - mp.log(2 * mp.pi) / 2)
 
 
-def erfinv_of_log(place: Function) -> Function:
-    """erfinv(x) / x for w = -log(1 - x^2) = place(t)."""
-
-    def of(t: Real) -> Real:
-        x = mp.sqrt(1 - mp.exp(-place(t)))
+def erfinv_of_log(w: Real) -> Real:
+    """erfinv(x) / x for w = -log2(1 - x^2)."""
+    rest = mp.mpf(2) ** -w
+    below = rest / (1 + mp.sqrt(1 - rest))  # 1 - x
+    if below > 0.1:
+        x = 1 - below
         return mp.erfinv(x) / x if x else mp.sqrt(mp.pi) / 2
+    guess = mp.sqrt(-mp.log(below)) * mp.mpf(0.9)
+    return mp.findroot(lambda y: mp.log(mp.erfc(y)) - mp.log(below), guess) / (1 - below)
 
-    return of
+
+def erfinv_tail(t: Real) -> Real:
+    """erfinv(x) / x, times t, for t = 1 / sqrt(-log2(1 - x^2))."""
+    return erfinv_of_log(1 / t**2) * t
 
 
 def near(t: Real) -> Real:
@@ -183,6 +193,38 @@ def amplitude(order: int, sine: bool) -> Function:
         return j * mp.cos(phase) + y * mp.sin(phase)
 
     return of
+
+
+def modulus(order: int) -> Function:
+    """sqrt(J^2 + Y^2) sqrt(a) for t = 1 / a^2."""
+
+    def of(t: Real) -> Real:
+        a = 1 / mp.sqrt(t)
+        return mp.sqrt((mp.besselj(order, a) ** 2 + mp.bessely(order, a) ** 2) * a)
+
+    return of
+
+
+def phase(order: int) -> Function:
+    """The angle of (J, Y) less a - (2 order + 1) pi/4, times a, for t = 1 / a^2."""
+
+    def of(t: Real) -> Real:
+        a = 1 / mp.sqrt(t)
+        cos, sin = (f(a - (2 * order + 1) * mp.pi / 4) for f in (mp.cos, mp.sin))
+        j, y = mp.besselj(order, a), mp.bessely(order, a)
+        return mp.atan2(y * cos - j * sin, j * cos + y * sin) * a
+
+    return of
+
+
+def bessel_i_near(order: int) -> Function:
+    """I, and I1 without its factor a/2, for t = a^2 / 4."""
+    return lambda t: mp.besseli(order, 2 * mp.sqrt(t)) / mp.sqrt(t) ** order
+
+
+def bessel_i_far(order: int) -> Function:
+    """I exp(-a) sqrt(a) for t = 1 / a."""
+    return lambda t: mp.besseli(order, 1 / t) * mp.exp(-1 / t) / mp.sqrt(t)
 
 
 def bessel_i(order: int) -> Function:
@@ -235,8 +277,22 @@ POLYNOMIALS = (
     _element("ATAN_SINGLE", of_square(lambda t: (mp.atan(t) - t) / t**3), 0, 1,
              of_square(lambda t: t**3 / mp.atan(t)), nodes=True),
     _single("ERFCX_SINGLE", erfcx, -1, 0.99, lambda t: 1 / erfcx(t)),
-    _single("ERFINV_CENTRE_SINGLE", erfinv_of_log(lambda v: v + 2.5), -2.5, 2.5, None),
-    _single("ERFINV_TAIL_SINGLE", erfinv_of_log(lambda s: (s + 3) ** 2), mp.sqrt(5) - 3, 1.1, None),
+    _single("ERFINV_CENTRE_SINGLE", lambda v: erfinv_of_log(v + 4), -4, 4, None),
+    _relative("ERFINV_TAIL_SINGLE", lambda u: erfinv_tail(u + 0.28125), -0.08125, 0.0724),
+    _relative("ERFCINV_TAIL_SINGLE", lambda u: erfinv_tail(u + 0.140625), -0.0591, 0.0594),
+    _single("SINE_SINGLE", of_square(lambda r: (mp.sin(r) / r - 1) / r**2), 0, 2.7, of_square(lambda r: r**3)),
+    _relative("J0_SINGLE", bessel_j(0), -1, 1),
+    _relative("J1_SINGLE", bessel_j(1), -1, 1),
+    _single("Y0_SINGLE", bessel_y0, -1, 1, None),
+    _single("Y1_SINGLE", bessel_y1, -1, 1, None),
+    _relative("MODULUS0", modulus(0), 1e-9, 0.01778),
+    _relative("MODULUS1", modulus(1), 1e-9, 0.01778),
+    _single("PHASE0", phase(0), 1e-9, 0.01778, None),
+    _single("PHASE1", phase(1), 1e-9, 0.01778, None),
+    _relative("I0_NEAR_SINGLE", bessel_i_near(0), 1e-9, 10.5625),
+    _relative("I1_NEAR_SINGLE", bessel_i_near(1), 1e-9, 10.5625),
+    _relative("I0_FAR_SINGLE", bessel_i_far(0), 0.0105, 0.15385),
+    _relative("I1_FAR_SINGLE", bessel_i_far(1), 0.0105, 0.15385),
     _single("SINPI_SINGLE", of_square(lambda r: (mp.sinpi(r) / r - mp.pi) / r**2), 0, 0.0625,
             of_square(lambda r: r**3 / mp.sinpi(r))),
     _single("COSPI_SINGLE", of_square(mp.cospi), 0, 0.0625, of_square(lambda r: 1 / mp.cospi(r))),

@@ -85,6 +85,11 @@ class ElementBuilder(ABC):
         none."""
         return None
 
+    def approximate(self, name: str, t: dtype, *args: str) -> str | None:
+        """Emit the instruction for a function whose error need not be small everywhere; return None if there is
+        none."""
+        return None
+
     def is_inlined(self, name: str, t: dtype) -> bool:
         """Whether a function of the table is inlined; if not, it becomes a function of the module."""
         return True

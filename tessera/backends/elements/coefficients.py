@@ -99,6 +99,7 @@ PI_2_LOW = 6.123233995736766e-17
 """The error of pi/2 in fp64."""
 
 # --- powers and angles of fp32, computed in fp64 ---------------------------------------------------------------
+TWO_LOG2_E = (2.885390043258667, 3.851926067001909e-08)
 ATANH = tuple(2 / log(2) / (2 * k + 1) for k in range(8))
 """log2((1 + s) / (1 - s)) / s in s^2."""
 EXP2_SERIES = tuple(log(2) ** k / factorial(k) for k in range(11))

@@ -19,6 +19,12 @@ INTRINSICS = {
     "round": "round",
 }  # fmt: skip
 
+APPROXIMATE = {
+    "fast_log2": "log2",
+    "fast_sin": "sin",
+    "fast_cos": "cos",
+}  # and what they are elsewhere
+
 
 def function(name: str, *types: dtype) -> Callable[[Body], Body]:
     """Register fn(m, *arguments) -> result as the function `name` (an opcode) of these float types."""
@@ -34,6 +40,11 @@ def function(name: str, *types: dtype) -> Callable[[Body], Body]:
 def evaluate(x: ElementBuilder, name: str, t: dtype, *args: str) -> str:
     """Evaluate the function `name` (an opcode) of fp32 or fp64: by the target's own version, else by the table,
     else in fp64."""
+    if name in APPROXIMATE:
+        found = x.approximate(name, t, *args)
+        if found is not None:
+            return found
+        name = APPROXIMATE[name]
     own = x.own(name, t, *args)
     if own is not None:
         return own

@@ -9,12 +9,11 @@ which keep the power within 2 ulp, and likewise in fp64.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from tessera.backends.elements import coefficients as c
 from tessera.backends.elements.exponentials import log_edges, low_bits, split_bits, split_exponent
 from tessera.backends.elements.floats import Floats, function
-from tessera.dtypes import dtype, float32, float64
+from tessera.dtypes import float32, float64
 
 
 def _edges(m: Floats, size: str, x: str, y: str) -> str:
@@ -51,37 +50,11 @@ def power_in_fp64(m: Floats, x: str, y: str) -> str:
 
 
 # --- pairs -----------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Constants:
-    """Constants of one type: log 2 in two parts, the first with trailing zeros; 2/3 in two parts; the numbers of terms;
-    where exponentials are infinite or zero."""
-
-    ln2: tuple[float, float]
-    third: tuple[float, float]
-    log_terms: int
-    exp_terms: int
-    most: float
-    least: float
-
-
-CONSTANTS: dict[dtype, Constants] = {
-    float32: Constants(
-        (float.fromhex("0x1.62e4p-1"), 1.4286068203094173e-06),
-        (float.fromhex("0x1.555556p-1"), -1.9868214925130207e-08),
-        log_terms=5,
-        exp_terms=8,
-        most=90.0,
-        least=-110.0,
-    ),
-    float64: Constants(
-        (float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")),
-        (2 / 3, 3.700743415417188e-17),
-        log_terms=11,
-        exp_terms=14,
-        most=710.0,
-        least=-750.0,
-    ),
-}
+LN2 = (float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33"))
+"""log 2; the first part has trailing zeros, so that its product with an exponent is exact."""
+THIRD = (2 / 3, 3.700743415417188e-17)
+LOG_TERMS, EXP_TERMS = 11, 14
+MOST, LEAST = 710.0, -750.0  # where exponentials are infinite or zero
 
 
 def _two_sum(m: Floats, a: str, b: str) -> tuple[str, str]:
@@ -94,7 +67,7 @@ def _quotient(m: Floats, f: str) -> tuple[str, str]:
     """Return f / (2 + f) as a pair."""
     below = m.add(f, m.const(2.0))
     lost = m.sub(f, m.sub(below, m.const(2.0)))
-    inverse = m.div(m.const(1.0), below)
+    inverse = m.reciprocal(below)
     s = m.mul(f, inverse)
     rest = m.fma(m.neg(s), below, f)
     return s, m.mul(m.fma(m.neg(s), lost, rest), inverse)
@@ -105,7 +78,6 @@ def _log_pair(m: Floats, a: str) -> tuple[str, str]:
 
     a = 2^e (1 + f); with s = f / (2 + f) log(1 + f) = 2 s + 2/3 s^3 + 2/5 s^5 + ..., s and s^3 in pairs.
     """
-    k = CONSTANTS[m.t]
     f, e = split_exponent(m, a)
     s, s_low = _quotient(m, f)
     z = m.mul(s, s)
@@ -113,14 +85,14 @@ def _log_pair(m: Floats, a: str) -> tuple[str, str]:
     # 2/3 s^3 is a pair, as its error counts where e is 0
     cube = m.mul(z, s)
     cube_low = m.fma(z, s_low, m.fma(z_low, s, m.fma(z, s, m.neg(cube))))
-    third, third_low = m.const(k.third[0]), m.const(k.third[1])
+    third, third_low = (m.const(v) for v in THIRD)
     lead = m.mul(cube, third)
     lead_low = m.fma(cube, third, m.neg(lead))
     lead_low = m.fma(cube, third_low, m.fma(cube_low, third, lead_low))
-    series = m.polynomial([2 / (2 * i + 5) for i in range(k.log_terms)], z)
+    series = m.polynomial([2 / (2 * i + 5) for i in range(LOG_TERMS)], z)
     lead_low = m.fma(m.mul(cube, z), series, lead_low)
     # e log 2: the first product is exact
-    big, big_low = m.mul(e, m.const(k.ln2[0])), m.mul(e, m.const(k.ln2[1]))
+    big, big_low = m.mul(e, m.const(LN2[0])), m.mul(e, m.const(LN2[1]))
     total, t1 = _two_sum(m, big, m.mul(s, m.const(2.0)))
     total, t2 = _two_sum(m, total, lead)
     tail = m.add(m.add(t1, t2), m.fma(s_low, m.const(2.0), m.add(lead_low, big_low)))
@@ -130,22 +102,71 @@ def _log_pair(m: Floats, a: str) -> tuple[str, str]:
 
 def _exp_pair(m: Floats, high: str, low: str) -> str:
     """Return exp(high + low); `low` is ignored where the result is infinite or zero."""
-    k = CONSTANTS[m.t]
-    near = m.at_most(m.at_least(high, k.least), k.most)
+    near = m.at_most(m.at_least(high, LEAST), MOST)
     shifted = m.fma(near, m.const(1 / math.log(2)), m.shifter())
     n = m.sub(shifted, m.shifter())
-    r = m.fma(n, m.const(-k.ln2[1]), m.fma(n, m.const(-k.ln2[0]), near))
-    within = m.below(m.abs(high), -k.least)
+    r = m.fma(n, m.const(-LN2[1]), m.fma(n, m.const(-LN2[0]), near))
+    within = m.below(m.abs(high), -LEAST)
     r = m.add(r, m.select(within, low, m.const(0.0)))
-    return m.scaled(m.polynomial(c.EXP_SERIES[: k.exp_terms], r), low_bits(m, shifted))
+    return m.scaled(m.polynomial(c.EXP_SERIES[:EXP_TERMS], r), low_bits(m, shifted))
 
 
-@function("pow", float32, float64)
-def _pow(m: Floats, x: str, y: str) -> str:
+@function("pow", float64)
+def _pow64(m: Floats, x: str, y: str) -> str:
     a = m.abs(x)
     log_high, log_low = _log_pair(m, a)
     high = m.mul(y, log_high)
     low = m.fma(y, log_low, m.fma(y, log_high, m.neg(high)))
     # 1 to an infinite power is 1.
     grown = m.select(m.cmp("oeq", a, m.const(1.0)), m.const(1.0), _exp_pair(m, high, low))
+    return _edges(m, grown, x, y)
+
+
+# --- pairs of fp32 ----------------------------------------------------------------------------------------------
+def _log2_pair(m: Floats, a: str) -> tuple[str, str]:
+    """Return log2 a as a pair, for a >= 0; only its first part for zero and infinity.
+
+    a = 2^e (1 + f); with s = f / (2 + f) log2(1 + f) is s times a series of s^2, whose first term is a pair.
+    """
+    f, e = split_exponent(m, a)
+    s, s_low = _quotient(m, f)
+    z = m.mul(s, s)
+    first = m.mul(s, m.const(c.TWO_LOG2_E[0]))
+    low = m.fma(s, m.const(c.TWO_LOG2_E[0]), m.neg(first))
+    low = m.fma(s_low, m.const(c.TWO_LOG2_E[0]), m.fma(s, m.const(c.TWO_LOG2_E[1]), low))
+    z_low = m.fma(s, s, m.neg(z))
+    cube = m.mul(z, s)
+    cube_low = m.fma(z, s, m.fma(z_low, s, m.neg(cube)))
+    low = m.fma(cube_low, m.const(c.ATANH[1]), low)
+    low = m.fma(m.mul(cube, z), m.polynomial(c.ATANH[2:6], z), low)
+    low = m.fma(cube, m.const(c.ATANH[1]), low)
+    high = m.add(e, first)  # e is 0 or larger than what is added
+    low = m.add(low, m.sub(first, m.sub(high, e)))
+    total = m.add(high, low)
+    low = m.sub(low, m.sub(total, high))
+    total = m.select(m.cmp("oeq", a, m.const(math.inf)), a, total)
+    return m.select(m.cmp("oeq", a, m.const(0.0)), m.const(-math.inf), total), low
+
+
+def _exp2_pair(m: Floats, high: str, low: str) -> str:
+    """Return 2^(high + low): 2^r 2^(n + k) 2^-k, whose k keeps the factors normal; NaN gives any number."""
+    near = m.call("maxnum", m.call("minnum", high, m.const(131.0)), m.const(-152.0))
+    shifted = m.add(near, m.shifter())
+    r = m.sub(near, m.sub(shifted, m.shifter()))
+    within = m.below(m.abs(high), 200.0)
+    e = m.math("exp2", m.add(r, m.select(within, low, m.const(0.0))))
+    small = m.below(near, 0.0)
+    bias = m.x.select(m.int, small, m.iconst((127 + 32) << 23), m.iconst((127 - 8) << 23))
+    power = m.from_bits(m.iop("add", m.iop("shl", m.bits(shifted), 23), bias))
+    return m.mul(m.mul(e, power), m.select(small, m.const(2.0**-32), m.const(2.0**8)))
+
+
+@function("pow", float32)
+def _pow32(m: Floats, x: str, y: str) -> str:
+    a = m.abs(x)
+    log_high, log_low = _log2_pair(m, a)
+    high = m.mul(y, log_high)
+    low = m.fma(y, log_low, m.fma(y, log_high, m.neg(high)))
+    # 1 to an infinite power is 1.
+    grown = m.select(m.cmp("oeq", a, m.const(1.0)), m.const(1.0), _exp2_pair(m, high, low))
     return _edges(m, grown, x, y)

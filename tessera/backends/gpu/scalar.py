@@ -15,7 +15,7 @@ from tessera.dtypes import dtype, float32
 
 IN_PLACE = {  # of fp32
     "exp10", "expm1", "log", "log2", "log10", "log1p", "tanh", "sinh", "cosh", "erf", "sin", "cos", "tan", "asin",
-    "acos", "atan", "atan2",
+    "acos", "atan", "atan2", "pow",
 }  # fmt: skip
 FAR = 1 << 30  # smaller constants plus an index of the thread fit 32 bits
 
@@ -69,6 +69,9 @@ class Scalar(ElementBuilder):
             return self.own(
                 "exp2", t, self.op("fmul", "float", args[0], self.f32(math.log2(math.e)))
             )
+        return self.target.math(self.w, name, llvm_type(t), args)
+
+    def approximate(self, name: str, t: dtype, *args: str) -> str | None:
         return self.target.math(self.w, name, llvm_type(t), args)
 
     def is_inlined(self, name: str, t: dtype) -> bool:

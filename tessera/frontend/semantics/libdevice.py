@@ -126,6 +126,8 @@ def _unary(op: type[Op], allowed: tuple[dtype, ...], function: str) -> Any:
 
 for _name in tl.UNARY:
     impl(getattr(tl, _name))(_unary(MATH_OPS[_name], _FLOATS, _name))
+for _name in tl.FAST:
+    impl(getattr(tl, f"{_name}f"))(_unary(MATH_OPS[_name], (float32,), f"{_name}f"))
 impl(tl.isnan)(_unary(IsNanOp, _FLOATS, "isnan"))
 impl(tl.clz)(_unary(ClzOp, _INTS, "clz"))
 impl(tl.popc)(_unary(PopcOp, _INTS, "popc"))

@@ -23,7 +23,6 @@ from tessera.dtypes import float32, float64, int32, int64
 from tessera.language import arithmetic
 from tessera.language.arithmetic import fma, maximum, minimum, where
 from tessera.language.callable import library
-from tessera.language.creation import zeros_like
 from tessera.language.extra import (
     libdevice_bessel,
     libdevice_integers,
@@ -35,6 +34,7 @@ from tessera.language.extra.libdevice_base import _bits, typed
 from tessera.language.extra.libdevice_bessel import *
 from tessera.language.extra.libdevice_integers import *
 from tessera.language.extra.libdevice_ops import *
+from tessera.language.extra.libdevice_single import _rsqrt_single
 from tessera.language.extra.libdevice_special import *
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ __all__ = [
     "double2float_rn", "double2float_ru", "double2float_rz", "double2int_rd", "double2int_rn", "double2int_ru",
     "double2int_rz", "double2ll_rd", "double2ll_rn", "double2ll_ru", "double2ll_rz", "double2uint_rd",
     "double2uint_rn", "double2uint_ru", "double2uint_rz", "double2ull_rd", "double2ull_rn", "double2ull_ru",
-    "double2ull_rz", "exp", "fast_cosf", "fast_dividef", "fast_exp10f", "fast_expf", "fast_log10f", "fast_log2f",
-    "fast_logf", "fast_powf", "fast_sinf", "fast_tanf", "fast_tanhf", "float2int_rd", "float2int_rn", "float2int_ru",
+    "double2ull_rz", "exp", "fast_dividef", "fast_exp10f", "fast_expf", "fast_log10f",
+    "fast_logf", "fast_powf", "fast_tanf", "fast_tanhf", "float2int_rd", "float2int_rn", "float2int_ru",
     "float2int_rz", "float2ll_rd", "float2ll_rn", "float2ll_ru", "float2ll_rz", "float2uint_rd", "float2uint_rn",
     "float2uint_ru", "float2uint_rz", "float2ull_rd", "float2ull_rn", "float2ull_ru", "float2ull_rz", "fma", "fma_rd",
     "fma_rn", "fma_ru", "fma_rz", "int2float_rd", "int2float_rn", "int2float_ru", "int2float_rz", "ll2double_rd",
@@ -133,9 +133,7 @@ def saturatef(arg0: tensor):
 @library
 def rsqrt_rn(arg0: tensor):
     """1 / square root of an fp32, rounded to nearest."""
-    x = typed("rsqrt_rn", "f32", arg0)
-    root = sqrt_rn(x.to(float64))
-    return div_rn(zeros_like(root) + 1.0, root).to(float32)
+    return _rsqrt_single(typed("rsqrt_rn", "f32", arg0))
 
 
 @library
@@ -147,21 +145,10 @@ def rcp64h(arg0: tensor):
 
 # --- quick versions of fp32 functions -------------------------------------------------------------------------------
 @library
-def fast_sinf(arg0: tensor):
-    """Sine (fp32)."""
-    return sin(typed("fast_sinf", "f32", arg0))
-
-
-@library
-def fast_cosf(arg0: tensor):
-    """Cosine (fp32)."""
-    return cos(typed("fast_cosf", "f32", arg0))
-
-
-@library
 def fast_tanf(arg0: tensor):
-    """Tangent (fp32)."""
-    return tan(typed("fast_tanf", "f32", arg0))
+    """Sine over cosine (fp32), each as their fast versions."""
+    x = typed("fast_tanf", "f32", arg0)
+    return arithmetic.fdiv(fast_sinf(x), fast_cosf(x))
 
 
 @library
@@ -178,20 +165,14 @@ def fast_exp10f(arg0: tensor):
 
 @library
 def fast_logf(arg0: tensor):
-    """Natural logarithm (fp32)."""
-    return log(typed("fast_logf", "f32", arg0))
-
-
-@library
-def fast_log2f(arg0: tensor):
-    """Logarithm to base 2 (fp32)."""
-    return log2(typed("fast_log2f", "f32", arg0))
+    """Natural logarithm (fp32), with the error of fast_log2f."""
+    return fast_log2f(typed("fast_logf", "f32", arg0)) * 0.6931471805599453
 
 
 @library
 def fast_log10f(arg0: tensor):
-    """Logarithm to base 10 (fp32)."""
-    return log2(typed("fast_log10f", "f32", arg0)) * 0.30102999566398114
+    """Logarithm to base 10 (fp32), with the error of fast_log2f."""
+    return fast_log2f(typed("fast_log10f", "f32", arg0)) * 0.30102999566398114
 
 
 @library
@@ -202,9 +183,9 @@ def fast_tanhf(arg0: tensor):
 
 @library
 def fast_powf(arg0: tensor, arg1: tensor):
-    """arg0 to the power arg1 by exp2(arg1 log2(arg0)) (fp32); NaN for a negative arg0."""
+    """arg0 to the power arg1 by exp2(arg1 fast_log2f(arg0)) (fp32); NaN for a negative arg0."""
     x, y = typed("fast_powf", "f32", arg0, arg1)
-    return exp2(y * log2(x))
+    return exp2(y * fast_log2f(x))
 
 
 @library

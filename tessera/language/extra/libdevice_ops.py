@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tessera.language.values import tensor
 
 __all__ = [
+    "fast_cosf", "fast_log2f", "fast_sinf",
     "abs", "acos", "asin", "atan", "atan2", "ceil", "clz", "copysign", "cos", "cosh", "double_as_longlong", "erf",
     "exp10", "exp2", "expm1", "float_as_int", "floor", "fmod", "int_as_float", "isnan", "log", "log10", "log1p",
     "log2", "longlong_as_double", "mulhi", "popc", "pow", "rint", "round", "rsqrt", "sin", "sinh", "tan", "tanh",
@@ -63,6 +64,12 @@ floor, ceil, exp2, log, log2, sin, cos, erf, rsqrt = (
     _unary(name, doc) for name, doc in ROOTS.items()
 )
 UNARY = _FUNCTIONS | ROOTS
+FAST = {  # of fp32, by the op's name
+    "fast_log2": "Logarithm to base 2 (fp32); on GPUs its error is 2**-22 at most, absolute between 0.5 and 2.",
+    "fast_sin": "Sine (fp32); on GPUs its error is 2**-20.5 at most within a half turn, and grows with |x|.",
+    "fast_cos": "Cosine (fp32); on GPUs its error is 2**-20.5 at most within a half turn, and grows with |x|.",
+}
+fast_log2f, fast_sinf, fast_cosf = (_unary(f"{name}f", doc) for name, doc in FAST.items())
 
 
 @builtin

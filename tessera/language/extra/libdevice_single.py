@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tessera.dtypes import float32, int32, uint32
 from tessera.language import arithmetic
 from tessera.language.arithmetic import exp2, fma, log, where
 from tessera.language.callable import library
 from tessera.language.extra import libdevice_tables as tables
 from tessera.language.extra.libdevice_base import INF, NAN, _limited, _poly, _sine_of, _with_sign
-from tessera.language.extra.libdevice_ops import log1p, rint
+from tessera.language.extra.libdevice_ops import fast_log2f, log1p, rint
 
 if TYPE_CHECKING:
     from tessera.language.kernel_typing import constant as constexpr
@@ -51,13 +52,64 @@ def _atanh_single(x: tensor):
 
 
 @library
-def _hypot_single(x: tensor, y: tensor):
-    a, b = arithmetic.abs(x), arithmetic.abs(y)
-    large, small = where(a > b, a, b), where(a > b, b, a)
-    ratio = where(large > 0, small / large, 0.0)
-    value = large * arithmetic.sqrt(fma(ratio, ratio, 1.0))
-    value = where((x != x) | (y != y), NAN, value)
-    return where((a == INF) | (b == INF), INF, value)
+def _norm_single(a: tensor, b: tensor, c: tensor, d: tensor, reciprocal: constexpr):
+    """sqrt(a a + b b + c c + d d), or 1 over it: the largest is brought to between 2 and 4 by a power of two."""
+    most = arithmetic.maximum(
+        arithmetic.maximum(arithmetic.abs(a), arithmetic.abs(b)),
+        arithmetic.maximum(arithmetic.abs(c), arithmetic.abs(d)),
+    )
+    exponent = arithmetic.maximum(most.to(int32, bitcast=True) & 0x7F800000, 0x00800000)
+    scale = (0x7F800000 - exponent).to(float32, bitcast=True)
+    a, b, c, d = a * scale, b * scale, c * scale, d * scale
+    square = fma(a, a, fma(b, b, fma(c, c, d * d)))
+    if reciprocal:
+        return where(most == INF, 0.0, arithmetic.rsqrt(square) * scale)
+    else:
+        root = arithmetic.sqrt(square) * 0.5
+        return where(most == INF, INF, root * exponent.to(float32, bitcast=True))
+
+
+@library
+def _rsqrt_single(x: tensor):
+    """1 / square root, rounded to nearest: what the quick one misses is found to twice the precision."""
+    tiny = arithmetic.abs(x) < 1.1754943508222875e-38
+    near = where(tiny, x * 16777216.0, x)
+    root = arithmetic.rsqrt(near)
+    product = fma(near, root, -0.0)
+    rest = fma(-product, root, 1.0)
+    rest = fma(-fma(near, root, -product), root, rest)
+    better = fma(root * rest, fma(rest, 0.375, 0.5), root)
+    root = where((near > 0) & (near < INF), better, root)
+    return where(tiny, root * 4096.0, root)
+
+
+# --- cube roots -------------------------------------------------------------------------------------------------
+@library
+def _rough_rcbrt(a: tensor):
+    """Return (r, a r r, what a r r r is short of 1) for r = 1 / cube root of a positive normal number, off by 3e-6: a
+    third of its bits, and a series of the error."""
+    third = arithmetic.umulhi(a.to(uint32, bitcast=True), 0x55555556)
+    r = (0x54A20000 - third).to(float32, bitcast=True)
+    gap = fma(-(a * r) * r, r, 1.0)
+    r = fma(r * gap, fma(gap, fma(gap, 0.17405583, 0.22347528), 0.33333132), r)
+    product = a * r * r
+    return r, product, fma(-product, r, 1.0)
+
+
+@library
+def _cbrt_single(x: tensor, reciprocal: constexpr):
+    a = arithmetic.abs(x)
+    tiny = a < 1.1754943508222875e-38
+    r, root, gap = _rough_rcbrt(where(tiny, a * 16777216.0, a))
+    if reciprocal:
+        value = fma(r * gap, 0.3333333333333333, r)
+        value = where(tiny, value * 256.0, value)
+        value = where(a == 0, INF, where(a == INF, 0.0, value))
+    else:
+        value = fma(root * gap, 0.6666666666666666, root)
+        value = where(tiny, value * 0.00390625, value)
+        value = where(a == INF, INF, value)
+    return _with_sign(value, x)
 
 
 # --- error function -----------------------------------------------------------------------------------------
@@ -77,8 +129,15 @@ def _exp_of_square(a: tensor, SIGN: constexpr):
     high = square * 1.4426950216293335
     rest = fma(square, 1.4426950216293335, -high) + square * 1.925963033500011e-08
     rest += fma(a, a, -square) * 1.4426950216293335
-    e = exp2(SIGN * high)
-    return where(e < INF, fma(e, rest * (SIGN * 0.6931471805599453), e), e)
+    if SIGN > 0:
+        e = exp2(high)
+        return where(e < INF, fma(e, rest * 0.6931471805599453, e), e)
+    else:
+        # 2**64 is taken out of what would be subnormal.
+        least = SIGN * high
+        e = exp2(where(least < -64.0, least + 64.0, least))
+        e = fma(e, rest * (SIGN * 0.6931471805599453), e)
+        return where(least < -64.0, e * 5.421010862427522e-20, e)
 
 
 @library
@@ -97,12 +156,34 @@ def _erfcx_single(x: tensor):
 
 @library
 def _erfinv_single(x: tensor):
-    """x times a polynomial of w = -log(1 - x*x), or beyond w = 5 of its root, as M. Giles proposed."""
-    w = -log(fma(-x, x, 1.0))
-    near = _poly(w - 2.5, tables.ERFINV_CENTRE_SINGLE)
-    far = _poly(arithmetic.sqrt(w) - 3.0, tables.ERFINV_TAIL_SINGLE)
-    value = x * where(w < 5.0, near, far)
+    """x times a polynomial of w = -log2(1 - x*x), as M. Giles proposed, or beyond w = 8 one of its root."""
+    w = -fast_log2f(fma(-x, x, 1.0))
+    t = arithmetic.rsqrt(w)
+    near = _poly(w - 4.0, tables.ERFINV_CENTRE_SINGLE)
+    far = w * t * _poly(t - 0.28125, tables.ERFINV_TAIL_SINGLE)
+    value = x * where(w < 8.0, near, far)
     return where(arithmetic.abs(x) == 1.0, x * INF, value)
+
+
+@library
+def _erfcinv_single(z: tensor):
+    """erfinv(1 - z), but 1 - (1 - z)**2 is z (2 - z)."""
+    x = 1.0 - z
+    rest = z * (2.0 - z)
+    w = -fast_log2f(rest)
+    t = arithmetic.rsqrt(w)
+    near = _poly(w - 4.0, tables.ERFINV_CENTRE_SINGLE)
+    middle = _poly(t - 0.28125, tables.ERFINV_TAIL_SINGLE)
+    tail = where(t > 0.2, middle, _poly(t - 0.140625, tables.ERFCINV_TAIL_SINGLE))
+    value = x * where(w < 8.0, near, w * t * tail)
+    return where(rest == 0, x * INF, value)
+
+
+@library
+def _normcdf_single(x: tensor):
+    a = _limited(arithmetic.abs(x), 15.0)
+    tail = 0.5 * _erfcx_positive_single(a * 0.7071067811865476) * _exp_of_square(a, -0.5)
+    return where(x > 0, 1.0 - tail, tail)
 
 
 # --- angles in half turns, gamma ----------------------------------------------------------------------------
@@ -138,7 +219,8 @@ def _lgamma_single(x: tensor):
     large = (big - 0.5) * (logarithm - 1.0) + 0.4189385332046727 + series
     positive = where(tiny, low, where(a < 8.0, middle * ((a - 1.0) * (a - 2.0)), large))
     s = arithmetic.abs(_sinpi_single(x))
-    negative = 1.1447298858494002 - log(s) - logarithm - positive  # log(pi)
+    half_turn = fma(fast_log2f(s), -0.6931471805599453, 1.1447298858494002)  # log(pi / s)
+    negative = half_turn - logarithm - positive
     negative = where(s == 0, INF, negative)
     result = where(a < 1e-10, -logarithm, where(x < 0, negative, positive))
     return where(a == INF, INF, result)

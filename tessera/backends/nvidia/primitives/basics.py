@@ -83,6 +83,9 @@ row(
     meaning=lambda high, low: round_bf16(_pair(high, low)),
 )  # fmt: skip
 row("exp2.float", (_F,), _F, "ex2.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.exp2)
+row("fast_log2.float", (_F,), _F, "lg2.approx.f32 $0, $1;", "=f,f", meaning=np.log2)
+row("fast_sin.float", (_F,), _F, "sin.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.sin)
+row("fast_cos.float", (_F,), _F, "cos.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.cos)
 row(
     "rsqrt.float", (_F,), _F, "rsqrt.approx.ftz.f32 $0, $1;", "=f,f",
     meaning=lambda x: 1 / np.sqrt(x),
