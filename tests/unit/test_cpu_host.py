@@ -28,6 +28,51 @@ def test_print(capfd):
 
 
 @tessera.jit
+def print_rows(x, B: tl.constexpr):
+    v = tl.load(x + tl.program_id(0) * B + tl.arange(0, B))
+    tl.device_print("v", v)
+    tl.device_print("last", tl.program_id(0))
+
+
+@tessera.jit
+def print_in_turn(x, turn):
+    """Each program waits for the one before it."""
+    p = tl.program_id(0)
+    while tl.atomic_add(turn, 0) < p:
+        pass
+    tl.device_print("turn", p)
+    tl.atomic_add(turn, 1)
+
+
+def test_programs_print_in_their_order(capfd):
+    """All lines of a program follow each other: its elements in order, statement by statement."""
+    x = np.arange(200 * 16, dtype=np.int32)
+    print_rows[(200,)](x, B=16)
+    print_rows[(200,)](x, B=16)  # a native launch
+    expected = [
+        line
+        for p in range(200)
+        for line in [
+            *(f"pid ({p}, 0, 0) idx ({i:2})v: {16 * p + i}" for i in range(16)),
+            f"pid ({p}, 0, 0) idx ()last: {p}",
+        ]
+    ]
+    assert [" ".join(x.split()) for x in capfd.readouterr().out.splitlines()] == [
+        " ".join(x.replace(")v:", ") v:").replace(")last:", ") last:").split())
+        for x in expected * 2
+    ]
+
+
+def test_programs_that_wait_for_each_other_keep_their_threads(capfd):
+    turn = np.zeros(1, np.int32)
+    kernel = print_in_turn[(16,)](turn, turn)
+    assert not hasattr(kernel.metadata, "in_order")
+    assert [line.split()[-1] for line in capfd.readouterr().out.splitlines()] == [
+        *map(str, range(16))
+    ]
+
+
+@tessera.jit
 def assert_kernel(x, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
     v = tl.load(x + at)

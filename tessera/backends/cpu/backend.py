@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_options
 from tessera.backends.cpu.function import lower_module
+from tessera.backends.cpu.host import prints_in_order
 from tessera.backends.cpu.induction import scalarise_inductions
 from tessera.backends.cpu.narrow_accumulators import narrow_accumulators
 from tessera.backends.cpu.target import resolve
@@ -83,6 +84,8 @@ class CpuBackend(Backend):
         metadata["name"] = lowered.name
         metadata["args"] = lowered.args
         metadata["shared"] = 0
+        if prints_in_order(module):
+            metadata["in_order"] = True
         metadata["scratch_bytes"] = lowered.scratch_bytes
         metadata["assertions"] = lowered.assertions
         metadata["assumed_disjoint"] = lowered.assumed_disjoint

@@ -12,9 +12,9 @@ from tessera.backends.cpu.lowering import Lowering, executes
 from tessera.backends.cpu.values import Point
 from tessera.backends.elements.casts import cast
 from tessera.dtypes import UNSIGNED_INTS, dtype, float64, int64
-from tessera.ir import Op, TileType, Value, elem_of, shape_of
+from tessera.ir import Module, Op, TileType, Value, elem_of, shape_of
 from tessera.ir.types import Type
-from tessera.ops import memory
+from tessera.ops import WhileOp, memory
 
 
 def string(lo: Lowering, text: str) -> str:
@@ -31,6 +31,30 @@ def string(lo: Lowering, text: str) -> str:
 def printf(lo: Lowering, format_: str, *args: str) -> None:
     lo.state.declarations["declare i32 @printf(ptr, ...)"] = None
     lo.em.stmt(f"call i32 (ptr, ...) @printf({', '.join([f'ptr {string(lo, format_)}', *args])})")
+
+
+class Printed:
+    """Text that is made in memory, so that a statement's lines of a program are written at once, with nothing of other
+    threads between them."""
+
+    def __init__(self, lo: Lowering) -> None:
+        self.lo, em = lo, lo.em
+        self.text, self.size = em.alloca("ptr", align=8), em.alloca("i64", align=8)
+        self.stream = em.call_here("ptr", "open_memstream", f"ptr {self.text}", f"ptr {self.size}")
+
+    def printf(self, format_: str, *args: str) -> None:
+        self.lo.state.declarations["declare i32 @fprintf(ptr, ptr, ...)"] = None
+        given = ", ".join([f"ptr {self.stream}", f"ptr {string(self.lo, format_)}", *args])
+        self.lo.em.stmt(f"call i32 (ptr, ptr, ...) @fprintf({given})")
+
+    def write(self) -> None:
+        em = self.lo.em
+        em.call_here("i32", "fclose", f"ptr {self.stream}")
+        em.call_here("i32", "fflush", "ptr null")  # what the program has printed before
+        text = em.here(f"load ptr, ptr {self.text}, align 8")
+        size = em.here(f"load i64, ptr {self.size}, align 8")
+        em.call_here("i64", "write", "i32 1", f"ptr {text}", f"i64 {size}")
+        em.call_here("void", "free", f"ptr {text}")
 
 
 def program_args(lo: Lowering) -> list[str]:
@@ -65,15 +89,16 @@ def _literal(text: str) -> str:
 @executes(memory.PrintOp)
 def _print(lo: Lowering, op: Any) -> None:
     head = "pid (%d, %d, %d)"
-    if not op.args:
-        printf(lo, f"{head}{_literal(op.prefix)}\n", *program_args(lo))
     prepare(lo, [v for v in op.args if isinstance(v.type, TileType)], op)
+    out = Printed(lo)
+    if not op.args:
+        out.printf(f"{head}{_literal(op.prefix)}\n", *program_args(lo))
     for k, v in enumerate(op.args):
         t = elem_of(v.type)
         label = _literal(op.label(k))
         if not isinstance(v.type, TileType):
             form, arg = _number(lo, t, lo.scalar_text(v), op.hex)
-            printf(lo, f"{head} idx (){label}{form}\n", *program_args(lo), arg)
+            out.printf(f"{head} idx (){label}{form}\n", *program_args(lo), arg)
             continue
         indices = ", ".join(f"%{w or ''}lld" for w in op.widths(k))
 
@@ -82,11 +107,23 @@ def _print(lo: Lowering, op: Any) -> None:
         ) -> None:
             form, arg = _number(lo, t, lo.text(lo.value(v, at), 1), op.hex)
             where = [f"i64 {lo.coord_text(c)}" for c in at.coords]
-            printf(lo, f"{head} idx ({indices}){label}{form}\n", *program_args(lo), *where, arg)
+            out.printf(f"{head} idx ({indices}){label}{form}\n", *program_args(lo), *where, arg)
 
         each(lo, scalar_nest(shape_of(v.type)), element)
     finish_memo_buffers(lo)
-    lo.em.call_here("i32", "fflush", "ptr null")
+    out.write()
+
+
+def prints_in_order(module: Module) -> bool:
+    """Whether a launch's programs should run one after another: they print, and do not wait for each other."""
+    found = list(module.walk())
+    waits = any(
+        isinstance(x, memory.Atomic) or (isinstance(x, memory.LoadOp) and x.volatile)
+        for op in found
+        if isinstance(op, WhileOp)
+        for x in op.walk()
+    )
+    return not waits and any(isinstance(op, memory.PrintOp) for op in found)
 
 
 @executes(memory.AssertOp)

@@ -58,7 +58,7 @@ class CpuDriver(Driver):
         scratch = getattr(kernel.metadata, "scratch_bytes", 0)
 
         def start(gx: int, gy: int, gz: int, *args: object) -> None:
-            pool = get_pool(knobs.runtime.num_threads).handle
+            pool = get_pool(_threads(kernel)).handle
             status = native(gx, gy, gz, pool, function, scratch, *args)
             if status:
                 raise cpu_failure(kernel, status)
@@ -112,9 +112,14 @@ class CpuDriver(Driver):
 
         return Start(
             cuda=False, entry=launch_address(), function=kernel.function,
-            config=getattr(kernel.metadata, "scratch_bytes", 0), pool=get_pool(knobs.runtime.num_threads).handle,
+            config=getattr(kernel.metadata, "scratch_bytes", 0), pool=get_pool(_threads(kernel)).handle,
             stream=None, device=0, fail=fail, keep=kernel.module,
         )  # fmt: skip
+
+
+def _threads(kernel: CompiledKernel) -> int | None:
+    """Return how many threads run a kernel: one if its programs print, which they do in their order then."""
+    return 1 if getattr(kernel.metadata, "in_order", False) else knobs.runtime.num_threads
 
 
 def _trusting(x: object) -> tuple[int, int]:
