@@ -88,6 +88,7 @@ IN_PASSES -= {
     "graph-reuse-memory",
     "graph-cut-arena",
     "graph-break-launches",
+    "graph-order-steps",
     "graph-own-products",
     "graph-fuse-products",
     "graph-drop-copies",  # as the next one of torch's graphs

@@ -68,7 +68,8 @@ def test_random_graphs(seed: int, steps: int):
 # and below what the planner does.
 PLANNED = (
     "graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments", "graph-reuse-memory",
-    "graph-cut-arena", "graph-break-launches", "graph-own-products", "graph-fuse-products", "graph-place-parts",
+    "graph-cut-arena", "graph-break-launches", "graph-order-steps", "graph-own-products", "graph-fuse-products",
+    "graph-place-parts",
 )  # fmt: skip
 # Of torch's graphs, in tests/graph.
 OF_TORCH = ("graph-drop-copies", "graph-narrow-places")
@@ -127,6 +128,7 @@ def test_kernels_of_fused_graphs(seed: int, norms: bool, writes: bool):
         "graph-reuse-memory",
         "graph-cut-arena",
         "graph-break-launches",
+        "graph-order-steps",
         "graph-fuse-products",
     ],
 )
@@ -176,7 +178,8 @@ def test_memory_is_planned_in_each_way():
         with Session("graph") as session:
             compile_graph(optimize(graph.module), CopyingHost(), machine=SMALL)
         applied |= {a.name for a in session.applied}
-    assert applied >= {"graph-reuse-memory", "graph-cut-arena", "graph-break-launches"}
+    wanted = {"graph-reuse-memory", "graph-cut-arena", "graph-break-launches", "graph-order-steps"}
+    assert applied >= wanted
 
 
 @pytest.mark.parametrize("off", EXACT)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tessera.graph.index import Expr, Sym
 from tessera.graph.ir.types import TensorType, product
 from tessera.graph.planning.breaks import Lease, choose
 from tessera.graph.planning.memory import Buffer, cut, rounded
+from tessera.graph.planning.order import COLLECTIVES, order_steps
 from tessera.graph.planning.plan import (
     FOREIGN,
     INPUT,
@@ -23,6 +23,7 @@ from tessera.graph.planning.plan import (
     Launch,
     Plan,
     Step,
+    likely_sizes,
     number,
     storage_size,
 )
@@ -30,9 +31,6 @@ from tessera.ir import Value
 from tessera.ir.applications import apply
 
 Forbidden = Mapping[str, set[tuple[int, int]]]
-LIKELY = 512  # what a symbolic size counts as, where allocations are chosen
-# Operations of torch that are done when their results are waited for.
-COLLECTIVES = "_c10d_functional."
 PAGE = 512  # bytes: CUDA's caching allocator rounds up to them
 
 
@@ -57,6 +55,8 @@ class Settling:
         outputs = {plan.root(v) for v in plan.results if _is_tensor(v)}
         for step in [s for s in plan.steps if isinstance(s, Launch) and s.copies is not None]:
             self._write_in_place(step, outputs)
+        if self.several:
+            order_steps(plan, PAGE)
         for step in plan.steps:
             for v in step.writes:
                 home = plan.root(v)  # parts of a concatenation are written where they lie in it
@@ -235,20 +235,15 @@ def is_whole(t: TensorType) -> bool:
 # --- groups and arenas ----------------------------------------------------------------------------------------------
 def leases_of(plan: Plan) -> list[Lease]:
     """What a plan holds, each temporary tensor by itself."""
-    sizes = _likely_sizes(plan)
+    sizes = likely_sizes(plan.place)
     own = ((v, rounded(number(storage_size(v.type), sizes))) for v in plan.buffers())
     others = (Lease(a.first, a.last, a.bytes) for a in plan.allocations(sizes, PAGE))
     return [*(Lease(*plan.lives[v], size, True) for v, size in own), *others]
 
 
-def _likely_sizes(plan: Plan) -> dict[Sym, int]:
-    names = {name for v in plan.place for name in _symbols(v.type)}
-    return {Sym(name): LIKELY for name in names}
-
-
 def cut_arena(plan: Plan) -> None:
     """Make several arenas of the one, where less is held then; tensors that are alone in one are allocated as such."""
-    buffers, sizes = plan.buffers(), _likely_sizes(plan)
+    buffers, sizes = plan.buffers(), likely_sizes(plan.place)
     made = [Buffer(*plan.lives[v], number(storage_size(v.type), sizes)) for v in buffers]
     groups = plan.groups()
     others = [a for a in plan.allocations(sizes, PAGE) if a.arena is None]
@@ -257,10 +252,6 @@ def cut_arena(plan: Plan) -> None:
         if len(part) == 1:
             plan.place[buffers[part[0]]] = OWN
     plan.arenas = [[buffers[k] for k in sorted(part)] for part in parts if len(part) > 1]
-
-
-def _symbols(t: TensorType) -> set[str]:
-    return {s for n in (*t.shape, *t.all_strides) if isinstance(n, Expr) for s in n.syms}
 
 
 def _is_tensor(v: Value) -> bool:
