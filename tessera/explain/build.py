@@ -247,11 +247,8 @@ class Builder:
             key = next((k for k in self.lines if k[1] == number and basename(k[0]) == file), None)
             if key is not None:
                 line = self.lines[key]
-                line.instructions, line.spills, line.kinds = (
-                    found.instructions,
-                    found.spills,
-                    found.kinds,
-                )
+                line.instructions, line.spills = found.instructions, found.spills
+                line.kinds, line.registers = found.kinds, found.registers
         self._shares()
         ordered = sorted(
             self.lines.values(), key=lambda x: (x.file != self._main_file(), x.file, x.line)

@@ -11,6 +11,7 @@ from tessera.errors import TesseraError
 from tessera.explain.machine_code import (
     ByLine,
     cubin_by_line,
+    live_by_address,
     llir_by_line,
     llir_lines,
     ptx_by_line,
@@ -26,7 +27,9 @@ Keys = list[tuple[str, int] | None]
 def code_by_line(kernel: CompiledKernel, llir: str) -> tuple[ByLine, str]:
     """Return the kernel's machine code by source line, and what kind of code it is."""
     if "cubin" in kernel.asm:
-        found = cubin_by_line(kernel.asm["cubin"], kernel.name)
+        listing = _sass(kernel.asm["cubin"], ["-lrm", "count"])
+        live = live_by_address(listing, kernel.name)
+        found = cubin_by_line(kernel.asm["cubin"], kernel.name, live)
         return (found, "SASS") if found else (ptx_by_line(kernel.asm["ptx"]), "PTX")
     return llir_by_line(llir), "LLVM IR"
 
@@ -50,7 +53,7 @@ def levels_of(
         add(level, text, [places[level].get(n + 1) for n in range(count)])
     if "ptx" in kernel.asm:
         add("ptx", kernel.asm["ptx"], ptx_lines(kernel.asm["ptx"]))
-        sass = _sass(kernel.asm["cubin"])
+        sass = _sass(kernel.asm["cubin"], ["-g"])
         if sass:
             add("sass", sass, sass_lines(sass))
     else:
@@ -60,10 +63,10 @@ def levels_of(
     return found
 
 
-def _sass(cubin: bytes) -> str:
+def _sass(cubin: bytes, options: list[str]) -> str:
     try:
-        return disassemble(cubin, ["-g"])
-    except TesseraError:  # there is no disassembler
+        return disassemble(cubin, options)
+    except TesseraError:  # there is no disassembler, or one without the options
         return ""
 
 

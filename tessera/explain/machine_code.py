@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tessera.backends.elf import sections
@@ -26,13 +26,16 @@ KINDS = {
 
 @dataclass(slots=True)
 class LineCode:
-    """Machine code of one source line: how many instructions, and how many of each kind that counts in reports."""
+    """Machine code of one source line: how many instructions, and how many of each kind that counts in reports;
+    `registers`: the most that are live at one of them, 0 if that is not known."""
 
     instructions: int = 0
+    registers: int = 0
     kinds: dict[str, int] = field(default_factory=dict[str, int])
 
-    def note(self, kind: str | None) -> None:
+    def note(self, kind: str | None, registers: int = 0) -> None:
         self.instructions += 1
+        self.registers = max(self.registers, registers)
         if kind is not None:
             self.kinds[kind] = self.kinds.get(kind, 0) + 1
 
@@ -44,8 +47,19 @@ class LineCode:
 ByLine = dict[tuple[str, int], LineCode]  # (name of the file without its folder, line)
 
 
-def cubin_by_line(cubin: bytes, kernel: str) -> ByLine:
-    """Return the instructions of a kernel in a cubin by source line. Empty if it has no line information."""
+LIVE = re.compile(r"^\s+/\*([0-9a-f]{4,6})\*/.*?// \|\s*(\d+)\s*\|", re.M)
+
+
+def live_by_address(listing: str, kernel: str) -> dict[int, int]:
+    """Return how many registers are live at each instruction of a kernel, by its address, from what
+    `nvdisasm --life-range-mode count` prints."""
+    part = listing.partition(f"\n.text.{kernel}:")[2].partition("\n//-----")[0]
+    return {int(m[1], 16): int(m[2]) for m in LIVE.finditer(part)}
+
+
+def cubin_by_line(cubin: bytes, kernel: str, live: Mapping[int, int]) -> ByLine:
+    """Return the instructions of a kernel in a cubin by source line; `live`: registers by address, as far as they are
+    known. Empty if it has no line information."""
     parts = {s.name: s for s in sections(cubin)}
     code, table = parts.get(f".text.{kernel}"), parts.get(".debug_line")
     if code is None or table is None:
@@ -56,7 +70,8 @@ def cubin_by_line(cubin: bytes, kernel: str) -> ByLine:
         end = len(code.data) if following is None else following[0]
         for at in range(start, max(start, end), INSTRUCTION):
             opcode = struct.unpack_from("<Q", code.data, at)[0] & OPCODE_BITS
-            found.setdefault((file, line), LineCode()).note(KINDS.get(opcode))
+            code_of_line = found.setdefault((file, line), LineCode())
+            code_of_line.note(KINDS.get(opcode), live.get(at, 0))
     return found
 
 

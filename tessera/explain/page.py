@@ -97,7 +97,7 @@ def _source(r: Report) -> str:
         "stored",
         "flops",
         r.code,
-        *(["live", "spills", "banks"] if gpu else ["vectors"]),
+        *(["registers", "of tiles", "spills", "banks"] if gpu else ["vectors"]),
     ]
     head = "".join(f"<th>{escape(n)}</th>" for n in names)
     rows: list[str] = []
@@ -128,7 +128,7 @@ def _row(x: LineReport, number: int, gpu: bool, hottest: float) -> str:
             share = 100 * x.bank_conflicts / x.bank_passes
             banks = f'<span class="conflict" title="bank conflicts">{share:.0f} % of {banks}</span>'
         spills = f'<span class="conflict">{x.spills}</span>' if x.spills else ""
-        cells += [str(x.live_registers or ""), spills, banks]
+        cells += [str(x.registers or ""), str(x.live_registers or ""), spills, banks]
     else:
         cells.append(str(x.kinds.get("vectors", "") or ""))
     body = "".join(f"<td>{c}</td>" for c in cells)

@@ -87,7 +87,13 @@ def of_spills(lines: Sequence[LineReport], spilled: int) -> Iterator[Remark]:
     yield Remark(
         f"{most.file.rsplit('/', 1)[-1]}:{most.line}",
         f"{sum(x.spills for x in found)} instructions spill {spilled} bytes of registers",
-        f"tiles alive there take up to {max(x.live_registers for x in lines)} registers of a thread: {places}",
+        f"tiles alive there take up to {max(x.live_registers for x in lines)} registers of a thread"
+        + (
+            f", and {most.registers} registers are live in line {most.line}"
+            if most.registers
+            else ""
+        )
+        + f": {places}",
         "smaller tiles, more warps, or fewer tiles alive at once",
     )
 

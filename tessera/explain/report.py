@@ -39,8 +39,9 @@ class AccessReport:
 @dataclass
 class LineReport:
     """One source line. Counts are of the whole launch; `instructions`, `spills` and `kinds` of the machine code, once;
-    `live_registers`: 32-bit registers of a thread that tiles take there; `seconds`: by the roofline; `share`: of the
-    kernel's time, between 0 and 1."""
+    `registers`: the most of a thread that are live at one of its instructions of SASS, 0 without nvdisasm;
+    `live_registers`: 32-bit registers that tiles take there; `seconds`: by the roofline; `share`: of the kernel's time,
+    between 0 and 1."""
 
     file: str
     line: int
@@ -55,6 +56,7 @@ class LineReport:
     spills: int = 0
     kinds: dict[str, int] = field(default_factory=dict[str, int])
     live_registers: int = 0
+    registers: int = 0
     seconds: float = 0.0
     share: float = 0.0
     accesses: list[AccessReport] = field(default_factory=list[AccessReport])

@@ -103,7 +103,7 @@ def _row(x: LineReport, gpu: bool) -> str:
     if gpu:
         banks = f"{amount(x.bank_passes)}" if x.bank_passes else ""
         conflicts = f"!{100 * x.bank_conflicts / x.bank_passes:.0f}%" if x.bank_conflicts else ""
-        cells += f" {x.live_registers or '':>5} {x.spills or '':>5} {banks.strip() + conflicts:>9}"
+        cells += f" {x.registers or x.live_registers or '':>5} {x.spills or '':>5} {banks.strip() + conflicts:>9}"
     else:
         cells += f" {x.kinds.get('vectors', '') or '':>7}"
     return f"{cells}  {x.line:4} {x.source[:SOURCE]}".rstrip()

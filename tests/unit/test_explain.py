@@ -16,7 +16,7 @@ from tessera.__main__ import main
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.nvidia import ptxas
 from tessera.config import knobs
-from tessera.errors import ToolNotFound
+from tessera.errors import TesseraError, ToolNotFound
 from tessera.explain.report import Report
 from tessera.runtime.driver import driver
 
@@ -197,6 +197,23 @@ def test_spills_by_line_are_those_of_the_disassembler():
     assert line_of(report, "acc = tl.dot").kinds["matrix instructions"] == len(
         re.findall(r"\bHMMA", sass)
     )
+
+
+def test_registers_by_line_are_those_of_the_disassembler():
+    a = np.zeros((128, 256), np.float16)
+    c = np.zeros((128, 256), np.float32)
+    kernel = tessera.compile(product.warmup(a, a, c, 256, 128, 256, 64, grid=(1,)).src, A100)
+    try:
+        listing = ptxas.disassemble(kernel.asm["cubin"], ["-lrm", "count"])
+    except TesseraError:
+        pytest.skip("there is no nvdisasm")
+    live = [int(n) for n in re.findall(r"\*/ .*?// \| +(\d+) ", listing)]
+    report = big_product()
+    assert max(x.registers for x in report.lines) == max(live) > 200
+    assert line_of(report, "acc = tl.dot").registers > line_of(report, "tl.arange").registers > 0
+    assert all(x.registers <= report.registers for x in report.lines)
+    (remark,) = [r for r in report.remarks if "spill" in r.what]
+    assert "registers are live in line" in remark.reason
 
 
 def test_spills_are_remarked_with_a_remedy():

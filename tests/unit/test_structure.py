@@ -94,7 +94,7 @@ MOST_LINES = {
     "tools": 3500,  # with the command `widths`, the reference by kind, and the page of graphs
     "testing": 400,
     "profiler": 930,  # a new part: `tessera.profile`
-    "explain": 3300,  # a new part: `kernel.explain`, its page, and the reasons of `widths`, which left `tools`
+    "explain": 3320,  # a new part: `kernel.explain`, its page, and the reasons of `widths`, which left `tools`
     "graph": 21160,  # with what is saved for gradients, where launches are apart, checks of indices, checkpointed parts
     "torch": 100,
 }
