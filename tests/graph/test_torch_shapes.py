@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,85 +10,64 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch._dynamo")
 
-import torch.nn.functional as F  # noqa: E402
-from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
-
-from tests.graph.model_families import (  # noqa: E402
-    Adapted,
-    Contrastive,
-    EncoderDecoder,
-    Flow,
-    Language,
-    Recurrent,
-    Routed,
-    ids,
+from tests.graph.shape_tables import (  # noqa: E402
+    BASE,
+    PROGRAMS,
+    RESIZED,
+    SCALARS,
+    SHARED,
+    layout_row,
+    resized_row,
+    scalar_row,
+    shared_row,
 )
 from tests.graph.torch_kit import compare, difference  # noqa: E402
 
 R = torch.randn
-# Models, and their inputs for a size.
-RESIZED: dict[str, tuple[Callable[[], Any], Callable[[int], tuple[Any, ...]]]] = {
-    "rows of a perceptron": (
-        lambda: torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.LayerNorm(8)),
-        lambda n: (R(n, 6),),
-    ),
-    "words of a language model": (Language, lambda n: (ids(2, n, most=40), ids(2, n, most=40))),
-    "encoder-decoder": (EncoderDecoder, lambda n: (R(2, n, 16), R(2, 5, 16))),
-    "tokens of experts": (Routed, lambda n: (R(n, 16),)),
-    "pictures": (
-        lambda: torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.GroupNorm(2, 4), torch.nn.SiLU()),
-        lambda n: (R(2, 3, 2 * n, 8),),
-    ),
-    "pairs": (Contrastive, lambda n: (R(n, 10), R(n, 6))),
-    "adapter": (Adapted, lambda n: (R(2, n, 16),)),
-    "flow": (Flow, lambda n: (R(n, 8),)),
-    "batch of a recurrence": (lambda: Recurrent(torch.nn.GRU), lambda n: (R(n, 4, 6),)),
-    "embedding": (lambda: torch.nn.Embedding(20, 6), lambda n: (ids(n, 3),)),
-}  # fmt: skip
+PAGE = (Path(__file__).parents[2] / "docs/torch-compile.md").read_text()
+# What tests/graph/shape_tables.py finds on a CPU, and the page says.
+ON_CPU = torch.get_default_device().type == "cpu"
+
+
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing falls back to eager as a whole."""
+    monkeypatch.setenv("TESSERA_STRICT", "1")
 
 
 @pytest.mark.parametrize("name", RESIZED)
 def test_two_compilations_serve_five_sizes(name: str):
-    torch.manual_seed(2)
-    make, given = RESIZED[name]
-    model = make().eval()
-    torch._dynamo.reset()
-    counter = CompileCounterWithBackend("tessera")
-    compiled = torch.compile(model, backend=counter)
-    # If opt_einsum is there, torch orders products of three tensors by their sizes, which Dynamo then takes as fixed.
-    with torch.no_grad(), torch.backends.opt_einsum.flags(enabled=False):
-        for n in (4, 7, 12, 33, 5):
-            inputs = given(n)
-            assert difference(compiled(*inputs), model(*inputs), scale=3) is None
+    row = resized_row(name)
+    assert row in PAGE.splitlines() or not ON_CPU
+    _, _, equal, compilations, _ = row.split("|")
     # Under a default device of torch's Dynamo breaks more graphs.
-    assert counter.frame_count <= 2 or torch.get_default_device().type != "cpu"
+    assert equal == " 5 of 5 " and (1 <= int(compilations) <= 2 or not ON_CPU)
 
 
-# --- layouts --------------------------------------------------------------------------------------------------------
-BASE = {
-    "row-major": lambda: R(6, 8),
-    "transposed": lambda: R(8, 6).t(),
-    "permuted": lambda: R(8, 2, 6).permute(2, 0, 1)[..., 0],
-    "every second": lambda: R(12, 16)[::2, ::2],
-    "expanded": lambda: R(6, 1).expand(6, 8),
-    "one row": lambda: R(1, 8),
-    "no elements": lambda: R(0, 8),
-    "no columns": lambda: R(6, 0),
-    "behind an offset": lambda: R(90)[11:59].view(6, 8),
-    "flipped": lambda: R(6, 8).flip(0),
-}
+@pytest.mark.parametrize("name", BASE)
+def test_inputs_of_a_layout(name: str):
+    every = f"{len(PROGRAMS)} of {len(PROGRAMS)}, gradient equal"
+    row = layout_row(name)
+    assert row == f"| {name} | {every} | {every} |"
+    assert row in PAGE.splitlines()
 
 
-def of_layout(x: Any) -> Any:
-    y = x.sin() * 2
-    return y, y.sum(-1), x.t().contiguous(), F.pad(x, (1, 2)), torch.cat([x, y], 0).softmax(-1)
+def test_inputs_without_dimensions():
+    row = scalar_row()
+    assert row.count(f"{len(SCALARS)} of {len(SCALARS)}, gradient equal") == 2
+    assert row in PAGE.splitlines()
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("layout", BASE)
-def test_inputs_of_a_layout(layout: str, dynamic: bool):
-    torch.manual_seed(2)
-    compare(of_layout, BASE[layout](), dynamic=dynamic)
+@pytest.mark.parametrize("name", SHARED)
+def test_arguments_in_one_memory(name: str):
+    row = shared_row(name)
+    assert row == f"| {name} | equal | equal |"
+    assert row in PAGE.splitlines()
+
+
+def test_the_tables_have_all_rows():
+    rows = [name for table in (RESIZED, BASE, SHARED) for name in table]
+    assert all(f"\n| {name} |" in PAGE for name in rows)
 
 
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
