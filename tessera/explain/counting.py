@@ -126,6 +126,8 @@ class Counter(Machine):
         """Return the addresses that an op accesses, and their mask."""
         if isinstance(op, POINTERS):
             mask = self.optional(op, "mask") if op.mask is not None else None
+            if isinstance(op, ops.AsyncCopyOp) and op.runs is not None and not self.values[op.runs]:
+                mask = np.zeros(np.shape(self.values[op.ptr]), bool)
             return np.asarray(self.values[op.ptr]), mask
         if isinstance(op, BLOCKS):
             return block_of(self.values[op.desc], [self.values[v] for v in op.offsets])

@@ -39,7 +39,8 @@ def needed_values(module: Module) -> set[Value]:
 
 def _roots(op: Op) -> list[Value]:
     if isinstance(op, POINTERS):
-        return [v for v in (op.ptr, op.mask) if v is not None]
+        runs = op.runs if isinstance(op, ops.AsyncCopyOp) else None
+        return [v for v in (op.ptr, op.mask, runs) if v is not None]
     if isinstance(op, BLOCKS):
         return [op.desc, *op.offsets]
     if isinstance(op, GATHERS):

@@ -309,6 +309,8 @@ def async_copy_(
     m: Machine, op: gpu.AsyncCopyOp, ptr: np.ndarray, shared: np.ndarray, *_: object
 ) -> None:
     """Read memory now, but change shared memory only at the wait, so that a missing wait shows."""
+    if op.runs is not None and not m.optional(op, "runs"):
+        return
     elem = elem_of(op.ptr.type).element_ty
     value = m.memory.load(ptr, elem, m.optional(op, "mask"), m.optional(op, "other"))
 

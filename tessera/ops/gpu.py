@@ -146,13 +146,15 @@ class AsyncCopyOp(Op, opcode="async_copy", effects=Effect.READ | Effect.WRITE):
     """Copy `ptr` (tile of pointers) to shared memory asynchronously where `mask`; elsewhere write `other` or zeros.
 
     The copy belongs to the group that the next `async_commit` closes. `private`: into a buffer of which each thread
-    reads only what it wrote; without `other`, nothing is then written where the mask is false.
+    reads only what it wrote; without `other`, nothing is then written where the mask is false. If the scalar `runs` is
+    false, nothing is read or written: nobody reads that buffer.
     """
 
     ptr: Value = operand()
     shared: Value = operand()
     mask: Value | None = operand(optional=True)
     other: Value | None = operand(optional=True)
+    runs: Value | None = operand(optional=True)
     cache: str = attr(default="")
     eviction: str = attr(default="")
     private: bool = attr(default=False)
@@ -183,6 +185,7 @@ class AsyncCopyOp(Op, opcode="async_copy", effects=Effect.READ | Effect.WRITE):
                 self,
                 "the mask must be int1 in the pointer's shape",
             )
+        require(self.runs is None or self.runs.type is int1, self, "`runs` must be a scalar int1")
 
 
 class AsyncCommitOp(Op, opcode="async_commit", effects=Effect.WRITE):

@@ -22,7 +22,7 @@ ARGUMENTS = (
 DESCRIPTOR = "%d: desc<4x8xfp32> = make_descriptor %p, [%i, %j], [%l, %l] {block_shape=[4, 8]}\n"
 ROW = "%d: desc<1x8xfp32> = make_descriptor %p, [%i, %j], [%l, %l] {block_shape=[1, 8]}\n"
 ALLOC = f"%s: {SHARED} = local_alloc _\n"
-COPY = ALLOC + "%k: token = async_copy %mp, %s, _, _\n"
+COPY = ALLOC + "%k: token = async_copy %mp, %s, _, _, _\n"
 PRODUCT = (
     f"%s: {TURNED} = local_alloc %n\n"
     "%x: tile<4x4xfp32> = wgmma %m, %s, %sq {instruction='wgmma', warpgroups=[1, 1], pending=1}\n"
@@ -120,7 +120,7 @@ SAMPLES: dict[str, str] = {
     "local_trans": ALLOC + f"%x: {TURNED} = local_trans %s {{order=[1, 0]}}\n",
     "local_load": ALLOC + "%x: tile<4x8xfp32> = local_load %s, _\n",
     "local_store": ALLOC + "local_store %m, %s\n",
-    "async_copy": ALLOC + "%x: token = async_copy %mp, %s, %mc, %m {cache='.cg'}\n",
+    "async_copy": ALLOC + "%x: token = async_copy %mp, %s, %mc, %m, %c {cache='.cg'}\n",
     "async_commit": COPY + "%x: token = async_commit [%k]\n",
     "async_wait": COPY
     + "%e: token = async_commit [%k]\n%w: token = async_wait [%e] {pending=0}\n"

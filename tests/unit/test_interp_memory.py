@@ -221,7 +221,7 @@ def test_padding_and_reduction_of_descriptors(capsys: pytest.CaptureFixture[str]
 
 # --- the GPU level ----------------------------------------------------------------------------------------
 ASYNC_ARGS = "%p: tile<4x8x*fp32>"
-FETCH = f"%s: {SHARED} = local_alloc _\n%k: token = async_copy %p, %s, _, _\n%c: token = async_commit [%k]\n"
+FETCH = f"%s: {SHARED} = local_alloc _\n%k: token = async_copy %p, %s, _, _, _\n%c: token = async_commit [%k]\n"
 
 
 def fetch(body: str) -> dict[str, np.ndarray]:
@@ -254,7 +254,7 @@ def test_groups_land_in_order() -> None:
     for i in range(3):
         body += (
             f"%i{i}: i32 = const {{value={i}}}\n%s{i}: {SHARED} = local_index %r, %i{i}\n"
-            f"%k{i}: token = async_copy %p, %s{i}, _, _\n%c{i}: token = async_commit [%k{i}]\n"
+            f"%k{i}: token = async_copy %p, %s{i}, _, _, _\n%c{i}: token = async_commit [%k{i}]\n"
         )
     body += "%w: token = async_wait [] {pending=1}\n"
     body += "".join(f"%v{i}: tile<4x8xfp32> = local_load %s{i}, _\n" for i in range(3))

@@ -118,12 +118,13 @@ def _copy(fl: FunctionLowering, op: ops.AsyncCopyOp) -> None:
     addresses = Addresses(fl, place, size, offsets.lane, offsets.warp)
     at = images(offsets.register)
     zeros = op.other is not None and is_zero(op.other)  # what copies write where they do not read
+    copy = _copy_later
     if op.private and vec * size in ASYNC_BYTES and not zeros:
-        _copy_own(fl, op, vec, addresses, at)
+        copy = _copy_own
     elif (op.other is not None and not zeros) or vec * size not in ASYNC_BYTES:
-        _copy_now(fl, op, vec, addresses, at)
-    else:
-        _copy_later(fl, op, vec, addresses, at)
+        copy = _copy_now
+    with nullcontext() if op.runs is None else fl.w.when(fl.get(op.runs)[0]):
+        copy(fl, op, vec, addresses, at)
     fl.set(op.result, [])
 
 

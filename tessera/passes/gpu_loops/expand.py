@@ -183,12 +183,13 @@ class _Rings:
         tokens: list[Value] = []
         for s, ring in zip(self.streams, self.rings, strict=True):
             ptr = mapping.get(s.load.ptr, s.load.ptr)
-            mask = b.emit(ops.SplatOp(runs, results=[with_elem(ptr.type, int1)]))
-            if s.load.mask is not None:
-                mask = b.emit(ops.AndOp(mapping.get(s.load.mask, s.load.mask), mask))
+            mask = None if s.load.mask is None else mapping.get(s.load.mask, s.load.mask)
+            if not self.private:
+                all_run = b.emit(ops.SplatOp(runs, results=[with_elem(ptr.type, int1)]))
+                mask = all_run if mask is None else b.emit(ops.AndOp(mask, all_run))
             view = b.emit(ops.LocalIndexOp(ring, slot, **note))
             copy = ops.AsyncCopyOp(
-                ptr, view, mask, self._fill(b, s.load, mapping), private=self.private,
+                ptr, view, mask, self._fill(b, s.load, mapping), runs if self.private else None, private=self.private,
                 cache=s.load.cache, eviction=s.load.eviction, loc=s.load.loc,
             )  # fmt: skip
             tokens.append(b.emit(copy))
