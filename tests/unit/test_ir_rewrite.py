@@ -188,6 +188,9 @@ def test_what_is_dead() -> None:
         "volatile_asm",
         "special_register",
         "grid_dependency",
+        "trace_begin",
+        "trace_record",
+        "trace_end",
     }
     for opcode, body in SAMPLES.items():
         module = parse_module(kernel(body))

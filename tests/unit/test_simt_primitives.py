@@ -19,6 +19,7 @@ from tessera.backends.nvidia.simulator.machine import Machine
 from tessera.backends.nvidia.simulator.memory import SHARED, Global
 from tessera.backends.nvidia.simulator.program import program_of
 from tessera.errors import OutOfBounds, SimulatedHazard
+from tessera.ops.trace import TRACE_CLOCK_BITS, TRACE_HEADER
 
 ROOT = Path(__file__).resolve().parents[2]
 THREADS = 128
@@ -194,7 +195,8 @@ def test_shuffles(mask: int) -> None:
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 FUNCTIONS = {
     "exp2.float": np.exp2, "rsqrt.float": lambda x: x**-0.5, "sqrt.float": np.sqrt, "sqrt_rn.float": np.sqrt,
-    "sqrt_rn.double": np.sqrt, "rcp.float": lambda x: 1 / x,
+    "sqrt_rn.double": np.sqrt, "rcp.float": lambda x: 1 / x, "fast_log2.float": np.log2, "fast_sin.float": np.sin,
+    "fast_cos.float": np.cos,
 }  # fmt: skip
 
 
@@ -204,7 +206,7 @@ def test_functions(name: str) -> None:
     x = x.astype(np.float64 if "double" in name else np.float32)
     got = Lanes().named(name, x)
     assert got.dtype == x.dtype
-    np.testing.assert_allclose(got, FUNCTIONS[name](x.astype(np.float64)), rtol=3e-7)
+    np.testing.assert_allclose(got, FUNCTIONS[name](x.astype(np.float64)), rtol=3e-7, atol=1e-7)
 
 
 def test_division_and_pairs() -> None:
@@ -770,6 +772,22 @@ def test_reads_that_no_fence_orders_with_the_engine() -> None:
         else:
             with pytest.raises(SimulatedHazard, match="may still be under way"):
                 lanes(p.tensor_load(2), at(np.zeros(THREADS)), 0, bar, 0, 0)
+
+
+def test_records_of_a_trace() -> None:
+    """One thread has a place: a header of tag and clock, records by their count, and how many there were."""
+    buffer = np.zeros(12, np.int64)
+    lanes, place = Lanes(buffer=buffer), np.zeros(THREADS, np.uint64)
+    place[32] = buffer.ctypes.data
+    lanes(p.trace_begin(77), place)
+    for count in range(3):
+        lanes(p.trace_record(3 + count), place, 1, count)
+    lanes.named("trace_end", place, 3)
+    assert buffer[0] >> 32 == 77
+    assert buffer[4] == 3
+    events = buffer[TRACE_HEADER : TRACE_HEADER + 2] >> TRACE_CLOCK_BITS
+    assert [*events] == [5, 4]  # the third record took the place of the first
+    assert not buffer[TRACE_HEADER + 2 :].any()
 
 
 def test_every_primitive_was_tried_here() -> None:
