@@ -9,6 +9,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.config import knobs
+from tessera.runtime.driver import driver
 from tests.simt_kit import Compiled
 
 
@@ -105,3 +106,26 @@ def test_single_results_are_combined_by_every_thread():
     assert (
         Compiled(columns, SIGNATURE, constants, num_warps=8).count(r"bar(rier)?\.(cta\.)?sync") == 1
     )
+
+
+@pytest.mark.parametrize("off", ["", "share-parts"])
+@pytest.mark.parametrize(
+    ("rows", "width", "warps"), [(64, 128, 8), (16, 128, 8), (64, 64, 8), (128, 32, 16)]
+)
+def test_warps_exchange_results_of_lanes_without_bank_conflicts(
+    rows: int, width: int, warps: int, off: str
+):
+    """128 results, of which a lane holds four: lanes that wrote parts of one result side by side were in one bank."""
+    x = np.random.default_rng(rows).standard_normal((rows, width)).astype(np.float32)
+    out, more = np.zeros((2, width), np.float32)
+    with knobs.scope():
+        knobs.simulator.banks = True
+        knobs.compilation.always_compile = True
+        driver.set_active("simt")
+        found = columns[(1,)](
+            x, out, more, HOW="sum", R=rows, N=width, num_warps=warps, disable_optimizations=off
+        )
+        driver.reset_active()
+    traffic = list(found.simulation.banks.values())
+    assert sum(t.passes for t in traffic) > 0
+    assert sum(t.conflicts for t in traffic) == 0

@@ -18,6 +18,7 @@ from tessera.analysis.scratch import (
 )
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.packing import from_reg32, to_reg32
+from tessera.backends.gpu.parts import Slots, neighbours, part_addresses, parts_of, spread
 from tessera.backends.gpu.shape import renaming
 from tessera.backends.gpu.shared import load_elements, store_elements
 from tessera.backends.gpu.types import llvm_type
@@ -208,25 +209,27 @@ def _across_warps(
 ) -> list[Row]:
     """Let each warp write its part; after a barrier every warp reads all parts and combines them.
 
-    Element e of the part of axis warp v is at index e * parts + v, so that each thread reads all parts of an element as
-    one vector. If there are many parts, each lane reads one: shuffles take a little longer but no registers.
+    If there are many parts, each lane reads one: shuffles take a little longer but no registers.
     """
     parts = 1 << len(warps)
     live = [i for i, first in enumerate(rest.register_representatives()) if i == first]
     owner = fl.owner_mask(rest, distinct_warps=sum(1 << b for b in warps))
     lanes = _idle_lanes(rest, len(warps)) if parts > VECTOR_PARTS else []
+    shared = shares_parts(op) and apply("share-parts", op)
+    slots = spread(rest, parts) if shared else parts_of(rest, parts, bool(lanes))
     start: int = op.attrs["scratch"]
     reads: list[tuple[Any, Row]] = []
     for v, row in zip(op.inputs, rows):
         elem = elem_of(v.type)
-        write = part_addresses(fl, rest, elem, start, parts, warps=warps)
-        for i in live:
-            store_elements(fl, elem, write[i], [row[i]], owner)
-        reads.append((elem, part_addresses(fl, rest, elem, start, parts, lanes=lanes)))
+        write = part_addresses(fl, rest, elem, start, slots, warps=warps)
+        for i in range(0, len(live), slots.together):
+            values = [row[k] for k in live[i : i + slots.together]]
+            store_elements(fl, elem, write[live[i]], values, owner)
+        reads.append((elem, part_addresses(fl, rest, elem, start, slots, lanes=lanes)))
         start += area(elem, rest.num_elements * parts)
     fl.target.barrier(fl.w)
-    if shares_parts(op) and apply("share-parts", op):
-        new = _shared_parts(fl, op, rest, live)
+    if shared:
+        new = _shared_parts(fl, op, rest, slots, live)
     elif lanes:
         new = [[load_elements(fl, elem, read[i], 1)[0] for i in live] for elem, read in reads]
         for lane in reversed(lanes):
@@ -239,13 +242,13 @@ def _across_warps(
             group = sum(1 << b for b in lanes)
             new = _handed_round(fl, [elem for elem, _ in reads], new, [], len(live), group)
     else:
-        new = _read_all(fl, op, reads, live, parts)
+        new = _read_all(fl, op, reads, live, slots, parts)
     place = {i: n for n, i in enumerate(live)}
     return [[row[place[i]] for i in rest.register_representatives()] for row in new]
 
 
 def _shared_parts(
-    fl: FunctionLowering, op: tile.ReduceOp, rest: LinearLayout, live: Sequence[int]
+    fl: FunctionLowering, op: tile.ReduceOp, rest: LinearLayout, slots: Slots, live: Sequence[int]
 ) -> list[Row]:
     """Let neighbouring lanes read the parts of one result and combine them; after another barrier all threads read the
     results that they need, which lie behind the parts."""
@@ -255,9 +258,8 @@ def _shared_parts(
     places = [1 << b for b in range(count.bit_length() - 1)]  # of a part, by bits of its reader
     lane, others = _padded(places[:5], 5), places[5:]
     warp, register = _padded(others[: fl.warp_bits], fl.warp_bits), others[fl.warp_bits :]
-    first = sum(1 << b for b in range(bits))  # lanes that read other parts of the same result
     idle = sum(1 << b for b, c in enumerate((*lane, *warp)) if c == 0)
-    owner = _has_no_bit(fl, first | idle)
+    owner = _has_first_part(fl, slots, idle)  # of the lanes that read parts of the same result
     start: int = op.attrs["scratch"]
     rows: list[Row] = []
     for elem in elems:
@@ -271,7 +273,7 @@ def _shared_parts(
     results: list[int] = []
     for elem, row in zip(elems, rows):
         size = elem.storage_bytes
-        columns = ([(c >> bits) * size for c in d] for d in (register, lane, warp))
+        columns = ([slots.element_at(c) * size for c in d] for d in (register, lane, warp))
         for address, x in zip(fl.shared_addresses(start, *columns), row, strict=True):
             store_elements(fl, elem, address, [x], owner)
         results.append(start)
@@ -284,26 +286,24 @@ def _padded(columns: list[int], count: int) -> list[int]:
     return [*columns, *[0] * (count - len(columns))]
 
 
-def _has_no_bit(fl: FunctionLowering, bits: int) -> str:
-    """Return an i1: whether the thread's number has none of `bits`."""
-    if not bits:
-        return "true"
+def _has_first_part(fl: FunctionLowering, slots: Slots, idle: int) -> str:
+    """Return an i1: whether the thread reads part 0 of a result, and has none of the bits `idle`."""
+    bits = len(slots.part_columns)
+    low = (1 << bits) - 1
     with fl.w.hoist():
-        return fl.w.pure(f"icmp eq i32 {fl.w.pure(f'and i32 {fl.thread}, {bits}')}, 0")
+        turned = fl.w.pure(f"lshr i32 {fl.thread}, 5") if slots.turned else "0"
+        part = fl.w.pure(f"and i32 {fl.w.pure(f'xor i32 {fl.thread}, {turned}')}, {low}")
+        rest = fl.w.pure(f"and i32 {fl.thread}, {idle & ~low}")
+        return fl.w.pure(f"icmp eq i32 {fl.w.pure(f'or i32 {part}, {rest}')}, 0")
 
 
 def _results(
     fl: FunctionLowering, elem: ElementType, rest: LinearLayout, live: Sequence[int], start: int
 ) -> Row:
     """Read the results of a thread, neighbours together."""
-    addresses = part_addresses(fl, rest, elem, start, 1)
-    columns, step = rest.columns("register"), 1
-    while step.bit_length() <= len(columns) and columns[step.bit_length() - 1] == step:
-        step *= 2
-    others = (*columns[step.bit_length() - 1 :], *rest.columns("lane"), *rest.columns("warp"))
-    while any(c & (step - 1) for c in others):
-        step //= 2  # neighbours do not begin at a multiple of their number
+    addresses = part_addresses(fl, rest, elem, start, parts_of(rest, 1, False))
     row: Row = []
+    step = neighbours(rest)
     for i in range(0, len(live), step):
         row += load_elements(fl, elem, addresses[live[i]], step)
     return row
@@ -320,36 +320,25 @@ def _read_all(
     op: tile.ReduceOp,
     reads: Sequence[tuple[Any, Row]],
     live: Sequence[int],
+    slots: Slots,
     parts: int,
 ) -> list[Row]:
     found: list[list[Row]] = [[[] for _ in reads] for _ in range(parts)]  # [part][operand]
     for k, (elem, read) in enumerate(reads):
-        for i in live:
-            for part, x in zip(found, load_elements(fl, elem, read[i], parts)):
-                part[k].append(x)
+        for i in range(0, len(live), slots.together):
+            if slots.apart:
+                far = slots.apart * elem.storage_bytes
+                loaded = [
+                    load_elements(
+                        fl, elem, fl.w.add("i32", read[live[i]], str(n * far)), slots.together
+                    )
+                    for n in range(parts)
+                ]
+            else:
+                loaded = [[x] for x in load_elements(fl, elem, read[live[i]], parts)]
+            for part, values in zip(found, loaded):
+                part[k] += values
     while len(found) > 1:
         half = len(found) // 2
         found = [combine(fl, op.combine, found[j], found[j + half]) for j in range(half)]
     return found[0]
-
-
-def part_addresses(
-    fl: FunctionLowering,
-    rest: LinearLayout,
-    elem: ElementType,
-    start: int,
-    parts: int,
-    warps: Sequence[int] = (),
-    lanes: Sequence[int] = (),
-) -> Row:
-    """Return the shared address of each register's first part; with `warps` or `lanes`, that of the part they
-    select."""
-    size = elem.storage_bytes
-    register, lane, warp = (
-        [c * parts * size for c in rest.columns(d)] for d in ("register", "lane", "warp")
-    )
-    for i, b in enumerate(warps):
-        warp[b] |= size << i
-    for i, b in enumerate(lanes):
-        lane[b] |= size << i
-    return fl.shared_addresses(start, register, lane, warp)

@@ -17,7 +17,8 @@ from typing import Any
 from tessera.analysis.scratch import area, axis_warp_bits
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies
-from tessera.backends.gpu.reduce import Row, combine, part_addresses, shuffle_index
+from tessera.backends.gpu.parts import part_addresses, parts_of
+from tessera.backends.gpu.reduce import Row, combine, shuffle_index
 from tessera.backends.gpu.shared import load_elements, store_elements
 from tessera.errors import InternalError
 from tessera.ir import elem_of
@@ -151,15 +152,16 @@ def _over_warps(scan: _Scan, layout: LinearLayout, totals: list[Row]) -> tuple[s
             last = fl.w.pure(change)
         totals = scan.from_lane(totals, last)
     owner = fl.owner_mask(rest, distinct_warps=mask)
+    slots = parts_of(rest, parts, True)
     start: int = op.attrs["scratch"]
     reads: list[tuple[Any, Row]] = []
     for v, row in zip(op.inputs, totals):
         elem = elem_of(v.type)
         for address, x in zip(
-            part_addresses(fl, rest, elem, start, parts, warps=warps), row, strict=True
+            part_addresses(fl, rest, elem, start, slots, warps=warps), row, strict=True
         ):
             store_elements(fl, elem, address, [x], owner)
-        reads.append((elem, part_addresses(fl, rest, elem, start, parts)))
+        reads.append((elem, part_addresses(fl, rest, elem, start, slots)))
         start += area(elem, rest.num_elements * parts)
     fl.target.barrier(fl.w)
     found = [[load_elements(fl, elem, a, parts) for a in addresses] for elem, addresses in reads]
