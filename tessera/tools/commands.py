@@ -32,16 +32,18 @@ COMMANDS = {
         "tell for each line of a kernel what it moves, computes and costs, and what bounds it", True,
     ),
     "profile": Command(
-        "tessera.tools.profile:command", "[--trace FILE] [--counts] SCRIPT [ARGS...]",
-        "show the time of each kernel and scope of a program", True,
+        "tessera.tools.profile:command",
+        "[--trace FILE] [--counts] [--timeline FILE [--kernel NAME]] SCRIPT [ARGS...]",
+        "show the time of each kernel and scope of a program, or what warps do inside of a kernel", True,
     ),
     "widths": Command(
         "tessera.tools.widths:command", "[--target sm_90] SCRIPT [ARGS...]",
         "tell how wide each load and store of a program's kernels is, and why it is no wider", True,
     ),
     "tune": Command(
-        "tessera.tools.cli:tune", "--show | --export FILE | --import FILE",
-        "autotuning results: the best configs, a lockfile to share",
+        "tessera.tools.tuning:command",
+        "[--plot FILE] [--again] SCRIPT [ARGS...] | --show | --export FILE | --import FILE",
+        "tune the kernels of a program; results on disk: the best configs, a lockfile to share", True,
     ),
     "cache": Command(
         "tessera.tools.cli:cache",

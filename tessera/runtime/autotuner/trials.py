@@ -148,7 +148,8 @@ class Trials:
                 if late and (timings or enough):
                     break
                 timings[config] = bench(*self.args, config=config, **self.kwargs)
-                progress.step(min((t[0] for t in timings.values()), default=0.0))
+                best = min(timings, key=lambda c: timings[c][0])
+                progress.step(timings[best][0], str(best))
         return timings
 
 
