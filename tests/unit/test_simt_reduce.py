@@ -129,3 +129,25 @@ def test_warps_exchange_results_of_lanes_without_bank_conflicts(
     traffic = list(found.simulation.banks.values())
     assert sum(t.passes for t in traffic) > 0
     assert sum(t.conflicts for t in traffic) == 0
+
+
+@tessera.jit
+def chosen(target, out, M: tl.constexpr, N: tl.constexpr):
+    """One of N classes for each of M places, from the places' numbers alone: nothing of M x N is loaded."""
+    at = tl.arange(0, M)[:, None]
+    which = tl.load(target + at)
+    found = tl.where(which == tl.arange(0, N)[None, :], which.to(tl.float32) + 1.0, 0.0)
+    tl.store(out + at, tl.sum(found, axis=1)[:, None])
+
+
+@pytest.mark.parametrize(("places", "warps"), [(128, 2), (32, 2), (8, 2), (128, 4)])
+def test_what_is_computed_from_a_column_is_reduced_where_the_column_is(places: int, warps: int):
+    signature = {"target": "*i32", "out": "*fp32", "M": "constexpr", "N": "constexpr"}
+    compiled = Compiled(chosen, signature, {"M": places, "N": 32}, num_warps=warps)
+    target = np.random.default_rng(0).integers(-8, 40, places).astype(np.int32)
+    out = np.zeros(places, np.float32)
+    compiled.run(target, out)
+    inside = (target >= 0) & (target < 32)
+    np.testing.assert_array_equal(out, np.where(inside, target + 1, 0))
+    if places == 32 * warps * 2 or places == 32 * warps:
+        assert compiled.count(r"shfl") == compiled.count(r"ld\.shared") == 0

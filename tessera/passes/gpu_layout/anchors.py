@@ -27,6 +27,7 @@ from tessera.passes.gpu_layout import rules
 from tessera.passes.gpu_layout.rules import is_pointwise
 
 MATRIX, WIDE, PLAIN, UNKNOWN = 3, 2, 1, 0  # how important an anchor is
+FAR = 64  # values that are looked at for a repeated row or column
 
 
 @dataclass(slots=True)
@@ -118,6 +119,23 @@ class Anchors:
         anchors = [h for v in values if (h := self.table.get(v)) is not None]
         return max(anchors, key=lambda h: h[0]) if anchors else None
 
+    def widened(self, op: ops.ReduceOp | ops.ScanOp) -> LinearLayout:
+        """Return a layout for inputs that nothing anchors: the default one. Where they are computed from a column or a
+        row that is repeated, lanes hold that first, as its load does, and need not exchange it."""
+        shape, seen = shape_of(op.inputs[0].type), set[Value]()
+        work = list(op.inputs)
+        while work and len(seen) < FAR:
+            v = work.pop()
+            if v in seen or v.op is None or not is_pointwise(v.op):
+                continue
+            seen.add(v)
+            narrow = v.op.x if isinstance(v.op, ops.BroadcastOp) else None
+            if narrow is None or shape_of(v.type) != shape:
+                work += rules.tile_operands(v.op)
+            elif (known := self.table.get(narrow)) is not None and known[0] >= PLAIN:
+                return rules.repeated(known[1], shape, op.axis, self.num_warps, self.lanes)
+        return self.default(op.inputs[0].type)
+
     # --- walking ------------------------------------------------------------------------------------------
     def _block(self, block: Block) -> None:
         for op in block:
@@ -199,7 +217,7 @@ def _combine(h: Anchors, op: ops.ReduceOp | ops.ScanOp) -> None:
 def combine_input(h: Anchors, op: ops.ReduceOp | ops.ScanOp) -> tuple[int, LinearLayout]:
     """Return (importance, layout) in which a reduction or scan takes its inputs."""
     shape = shape_of(op.inputs[0].type)
-    importance, layout = h.best(list(op.inputs)) or (UNKNOWN, h.default(op.inputs[0].type))
+    importance, layout = h.best(list(op.inputs)) or (UNKNOWN, h.widened(op))
     if isinstance(op, ops.ReduceOp):
         return importance, rules.reduce_input(layout, op.axis, h.num_warps, h.lanes)
     if rules.is_scannable(layout, op.axis):

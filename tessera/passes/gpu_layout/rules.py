@@ -82,6 +82,17 @@ def reduce_input(layout: LinearLayout, axis: int, num_warps: int, lanes: int) ->
     )
 
 
+def repeated(
+    narrow: LinearLayout, shape: tuple[int, ...], axis: int, num_warps: int, lanes: int
+) -> LinearLayout:
+    """Return a layout for a tile that repeats one of layout `narrow`: lanes and warps hold the dimensions of that one
+    first, and `axis`, which is reduced, last."""
+    own = [d for d in reversed(range(len(shape))) if narrow.shape[d] > 1 and d != axis]
+    order = (*own, *[d for d in reversed(range(len(shape))) if d not in own])
+    vec = narrow.contiguity(order) if own else 1
+    return default_blocked(shape, num_warps, vec, order, lanes)
+
+
 def reduce_result(layout: LinearLayout, axis: int) -> LinearLayout:
     """Return what is left of the input's layout after `axis` is reduced."""
     return layout.drop_dim(axis).unique_registers()
