@@ -144,7 +144,7 @@ UNARY = {
         [U(-0.1, 1.1), magnitudes(1e-37, 1, False)],
     ),
     "lgamma": (log_gamma, (INF, INF, INF, INF), (6, 8), [U(0, 12), U(-2.2, 0), POSITIVE]),
-    "tgamma": (gamma, (INF, -INF, INF, NAN), (0.51, 12), [U(0, 34), U(-9.9, 0), magnitudes(1e-20, 1)]),
+    "tgamma": (gamma, (INF, -INF, INF, NAN), (5, 12), [U(0, 34), U(-9.9, 0), magnitudes(1e-20, 1)]),
     "j0": (lambda x: mp.besselj(0, x), (1, 1, 0, 0), (9, 16, 4), [U(-8, 8), U(-99, 99)]),
     "j1": (lambda x: mp.besselj(1, x), (0, -0.0, 0, -0.0), (9, 16, 4), [U(-8, 8), U(-99, 99), magnitudes(1e-20, 1)]),
     "y0": (second_kind(0), (-INF, -INF, 0, NAN), (9, 16, 4), [U(0, 8), U(-9, 99)]),

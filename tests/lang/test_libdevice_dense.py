@@ -65,6 +65,7 @@ RELATIVE = {  # largest error in ulp, and arguments
     "erfcinv": (4, magnitudes(1e-45, 2)),
     "normcdf": (5, uniform(-14.4, 6)),
     "normcdfinv": (5, magnitudes(1e-45, 1)),
+    "tgamma": (5, uniform(-9.99, 35)),
     "erfc": (4.5, uniform(-4, 10.2)),
 }
 

@@ -3,6 +3,8 @@
 # pyright: basic
 from __future__ import annotations
 
+import math
+
 import mpmath
 import numpy as np
 import pytest
@@ -72,6 +74,29 @@ def test_powers_in_fp32(seed):
     with mpmath.workprec(120):
         want = [mpmath.mpf(float(a)) ** mpmath.mpf(float(b)) for a, b in zip(x, y)]
         assert worst(out, want) <= 2.1
+
+
+@pytest.mark.parametrize("name", ["fmod", "remainder"])
+@pytest.mark.parametrize("spread", [0.5, 12, 80])
+def test_remainders_are_exact(name, spread):
+    """Quotients near whole numbers and halves, large ones and subnormal divisors among them."""
+    rng = np.random.default_rng(4)
+    y = np.exp(rng.uniform(-90, 88, SIZE)).astype(np.float32)
+    with np.errstate(all="ignore"):
+        x = (y * np.exp(rng.uniform(-spread, spread, SIZE))).astype(np.float32)
+        whole = np.round(rng.uniform(0, 9, SIZE)) + rng.choice([0, 0.5, 1e-7, -1e-7], SIZE)
+        x[::2] = (y * whole)[::2].astype(np.float32)
+    x *= rng.choice([-1, 1], SIZE).astype(np.float32)
+    x[~np.isfinite(x)] = 1.0
+    y[:4], x[:4] = [1e-45, 3e38, 3.4e38, 1e-40], [3e38, 3.4e38, 2e38, 1.5e-40]
+    out = np.zeros_like(x)
+    signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "F": C, "N": C}
+    fn = getattr(libdevice, name)
+    Compiled(apply2_kernel, signature, {"F": fn, "N": SIZE}).run(x, y, out)
+    exact = math.fmod if name == "fmod" else math.remainder
+    want = [exact(float(a), float(b)) for a, b in zip(x, y)]
+    np.testing.assert_array_equal(out, np.array(want, np.float32))
+    np.testing.assert_array_equal(np.signbit(out), np.signbit(want))
 
 
 @tessera.jit

@@ -131,6 +131,12 @@ def stirling(t: Real) -> Real:
     return x * (mp.loggamma(x) - (x - 0.5) * mp.log(x) + x - mp.log(2 * mp.pi) / 2)
 
 
+def gamma_rest(t: Real) -> Real:
+    """gamma(x) / (x / e)^(x - 1/2) for t = 1 / x."""
+    x = 1 / t
+    return mp.gamma(x) / (x / mp.e) ** (x - 0.5)
+
+
 def erfinv_of_log(w: Real) -> Real:
     """erfinv(x) / x for w = -log2(1 - x^2)."""
     rest = mp.mpf(2) ** -w
@@ -251,6 +257,7 @@ POLYNOMIALS = (
     _element("LOG2", lambda f: log_rest(f) / mp.log(2), ROOT_HALF - 1, ROOT_TWO - 1,
              lambda f: f**2 / mp.log(1 + f, 2), single=True),
     _element("SIN", sine, 0, EIGHTH, of_square(lambda r: r**3 / mp.sin(r)), single=True),
+    _element("SIN_HALF", sine, 0, (mp.pi / 2) ** 2, of_square(lambda r: r**3 / mp.sin(r)), single=True),
     _element("COS", cosine, 0, EIGHTH, of_square(lambda r: r**4 / mp.cos(r)), single=True),
     _element("TANH", of_square(lambda x: (mp.tanh(x) / x - 1) / x**2), 0, mp.mpf(0.625) ** 2,
              of_square(lambda x: x**3 / mp.tanh(x)), single=True),
@@ -298,6 +305,7 @@ POLYNOMIALS = (
     _single("COSPI_SINGLE", of_square(mp.cospi), 0, 0.0625, of_square(lambda r: 1 / mp.cospi(r))),
     _single("LGAMMA_SINGLE", lgamma, -1, 1, lambda t: 1 / lgamma(t)),
     _single("STIRLING_SINGLE", stirling, -0.999, 1, lambda t: (t + 1) / 128),
+    _relative("TGAMMA_SINGLE", gamma_rest, 0.02, 1),
     _special("ERFCX", erfcx),
     _special("ERFCINV_START", erfcinv_start),
     _special("ERFINV", erfinv),

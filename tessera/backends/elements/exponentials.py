@@ -128,9 +128,12 @@ def _expm1(m: Floats, x: str) -> str:
 
 
 # --- logarithms ----------------------------------------------------------------------------------------------
+ROOT_HALF = {float32: 0x3F3504F3, float64: 0x3FE6A09E667F3BCD}  # bits of sqrt(1/2)
+
+
 def split_bits(m: Floats, x: str) -> tuple[str, str]:
     """Return (f, e) with x = (1 + f) * 2^e, 1 + f in sqrt(1/2) .. sqrt(2), e an integer, for positive normal x."""
-    root = 0x3FE6A09E667F3BCD if m.double else 0x3F3504F3
+    root = ROOT_HALF[m.t]
     offset = m.iop("sub", m.bits(x), root)
     e = m.iop("ashr", offset, m.mantissa)
     low = m.iop("and", offset, (1 << m.mantissa) - 1)
@@ -140,25 +143,25 @@ def split_bits(m: Floats, x: str) -> tuple[str, str]:
 def split_exponent(m: Floats, x: str) -> tuple[str, str]:
     """Return (f, e) as `split_bits` does, for all positive finite x; e is a float."""
     tiny, step = m.below(x, 2.0 ** (1 - m.t.bias)), m.mantissa + 2
-    whole = m.select(tiny, m.mul(x, m.const(2.0**step)), x)
-    extra = m.x.select(m.int, tiny, m.iconst(-step), m.iconst(0))
-    f, e = split_bits(m, whole)
-    return f, m.to_float(m.iop("add", e, extra))
+    whole = m.bits(m.select(tiny, m.mul(x, m.const(2.0**step)), x))
+    extra = m.select(tiny, m.const(-step), m.const(0.0))
+    field = m.iop("and", m.iop("sub", whole, ROOT_HALF[m.t]), -1 << m.mantissa)
+    f = m.sub(m.from_bits(m.iop("sub", whole, field)), m.const(1.0))
+    return f, m.fma(m.to_float(field), m.const(0.5**m.mantissa), extra)
 
 
 def log_edges(m: Floats, x: str, result: str) -> str:
     """Replace the result for zero, infinity, negative numbers and NaN."""
-    zero, inf = m.const(0.0), m.const(math.inf)
-    result = m.select(m.cmp("oeq", x, inf), x, result)
-    result = m.select(m.cmp("oeq", x, zero), m.const(-math.inf), result)
-    return m.select(m.cmp("oge", x, zero), result, m.const(math.nan))
+    inf = m.const(math.inf)
+    most = m.iconst(0x7FF0000000000000 if m.double else 0x7F800000)
+    special = m.x.cmp("icmp uge", m.int, m.bits(x), most)  # infinity, NaN, and what has a sign
+    result = m.select(special, m.fma(x, inf, inf), result)
+    return m.select(m.cmp("oeq", x, m.const(0.0)), m.const(-math.inf), result)
 
 
 def _log_of(m: Floats, f: str, e: str) -> str:
-    """log((1 + f) 2^e) in fp32; 0.693359375 has few bits: its product with e is exact."""
-    tail = m.mul(m.mul(f, f), m.polynomial(c.LOG, f))
-    tail = m.fma(e, m.const(-2.1219444005469058e-4), tail)
-    return m.fma(e, m.const(0.693359375), m.add(f, tail))
+    """log((1 + f) 2^e) in fp32. Where e is not 0 the result is 0.35 at least."""
+    return m.fma(e, m.const(math.log(2)), m.fma(m.mul(f, f), m.polynomial(c.LOG, f), f))
 
 
 @function("log", float32)
@@ -183,21 +186,18 @@ def _log1p32(m: Floats, x: str) -> str:
 @function("log2", float32)
 def _log2_32(m: Floats, x: str) -> str:
     f, e = split_exponent(m, x)
-    square = m.mul(f, f)
-    tail = m.fma(f, m.const(c.LOG2_E[1]), m.mul(square, m.polynomial(c.LOG2, f)))
+    tail = m.mul(f, m.fma(f, m.polynomial(c.LOG2, f), m.const(c.LOG2_E[1])))
     return log_edges(m, x, m.add(e, m.fma(f, m.const(c.LOG2_E[0]), tail)))
 
 
 @function("log10", float32)
 def _log10_32(m: Floats, x: str) -> str:
-    """e log10(2) + log(1 + f) log10(e), both factors in two parts; the first one's product with e is exact."""
+    """e log10(2) + log(1 + f) log10(e), the latter in two parts."""
     f, e = split_exponent(m, x)
     high, low = (m.const(v) for v in c.LOG10_E)
     tail = m.mul(m.mul(f, f), m.polynomial(c.LOG, f))
-    result = m.fma(f, high, m.fma(tail, high, m.fma(tail, low, m.mul(f, low))))
-    few_bits = 0.301025390625
-    rest = m.fma(e, m.const(math.log10(2) - few_bits), result)
-    return log_edges(m, x, m.add(m.mul(e, m.const(few_bits)), rest))
+    result = m.fma(f, high, m.fma(tail, high, m.mul(f, low)))
+    return log_edges(m, x, m.fma(e, m.const(math.log10(2)), result))
 
 
 def _log1p_parts(m: Floats, f: str) -> tuple[str, str]:

@@ -11,19 +11,28 @@ from __future__ import annotations
 import math
 
 from tessera.backends.elements import coefficients as c
+from tessera.backends.elements.builder import ElementBuilder
 from tessera.backends.elements.exponentials import log_edges, low_bits, split_bits, split_exponent
 from tessera.backends.elements.floats import Floats, function
 from tessera.dtypes import float32, float64
 
 
-def _edges(m: Floats, size: str, x: str, y: str) -> str:
-    """Correct |x|^y for negative bases, NaN, x = 1 and y = 0: 1^y and x^0 are 1 even for NaN."""
-    one, nan, half = m.const(1.0), m.const(math.nan), m.mul(y, m.const(0.5))
+def _signs(m: Floats, size: str, x: str, y: str, least: float | None = None) -> str:
+    """Give |x|^y its sign for a whole y, and NaN for other powers of numbers between `least` and 0."""
+    half = m.mul(y, m.const(0.5))
     whole = m.cmp("oeq", m.call("trunc", y), y)
     odd = m.both(whole, m.cmp("une", m.call("trunc", half), half))
     signed = m.select(odd, m.sign_of(size, x), size)
-    broken = m.both(m.below(x, 0.0), m.cmp("one", x, m.const(-math.inf)))
-    signed = m.select(m.both(broken, m.negated(whole)), nan, signed)
+    broken = m.below(x, 0.0)
+    if least is not None:
+        broken = m.both(broken, m.cmp("one", x, m.const(least)))
+    return m.select(m.both(broken, m.negated(whole)), m.const(math.nan), signed)
+
+
+def _edges(m: Floats, size: str, x: str, y: str) -> str:
+    """Correct |x|^y for negative bases, NaN, x = 1 and y = 0: 1^y and x^0 are 1 even for NaN."""
+    one, nan = m.const(1.0), m.const(math.nan)
+    signed = _signs(m, size, x, y, -math.inf)
     signed = m.select(m.cmp("uno", x, y), nan, signed)
     unit = m.either(m.cmp("oeq", x, one), m.cmp("oeq", y, m.const(0.0)))
     return m.select(unit, one, signed)
@@ -123,29 +132,25 @@ def _pow64(m: Floats, x: str, y: str) -> str:
 
 
 # --- pairs of fp32 ----------------------------------------------------------------------------------------------
-def _log2_pair(m: Floats, a: str) -> tuple[str, str]:
-    """Return log2 a as a pair, for a >= 0; only its first part for zero and infinity.
-
-    a = 2^e (1 + f); with s = f / (2 + f) log2(1 + f) is s times a series of s^2, whose first term is a pair.
-    """
-    f, e = split_exponent(m, a)
+def _log2_sum(m: Floats, f: str, e: str) -> tuple[str, str]:
+    """Return log2((1 + f) 2^e) as a pair: with s = f / (2 + f) it is e and s times a series of s^2, whose first term
+    is a pair."""
     s, s_low = _quotient(m, f)
     z = m.mul(s, s)
     first = m.mul(s, m.const(c.TWO_LOG2_E[0]))
     low = m.fma(s, m.const(c.TWO_LOG2_E[0]), m.neg(first))
     low = m.fma(s_low, m.const(c.TWO_LOG2_E[0]), m.fma(s, m.const(c.TWO_LOG2_E[1]), low))
-    z_low = m.fma(s, s, m.neg(z))
-    cube = m.mul(z, s)
-    cube_low = m.fma(z, s, m.fma(z_low, s, m.neg(cube)))
-    low = m.fma(cube_low, m.const(c.ATANH[1]), low)
-    low = m.fma(m.mul(cube, z), m.polynomial(c.ATANH[2:6], z), low)
-    low = m.fma(cube, m.const(c.ATANH[1]), low)
+    low = m.fma(m.mul(z, s), m.polynomial(c.ATANH[1:6], z), low)
     high = m.add(e, first)  # e is 0 or larger than what is added
     low = m.add(low, m.sub(first, m.sub(high, e)))
     total = m.add(high, low)
-    low = m.sub(low, m.sub(total, high))
-    total = m.select(m.cmp("oeq", a, m.const(math.inf)), a, total)
-    return m.select(m.cmp("oeq", a, m.const(0.0)), m.const(-math.inf), total), low
+    return total, m.sub(low, m.sub(total, high))
+
+
+def _scaled_log(m: Floats, y: str, log: tuple[str, str]) -> tuple[str, str]:
+    """Return y times a pair, as a pair."""
+    high = m.mul(y, log[0])
+    return high, m.fma(y, log[1], m.fma(y, log[0], m.neg(high)))
 
 
 def _exp2_pair(m: Floats, high: str, low: str) -> str:
@@ -161,12 +166,32 @@ def _exp2_pair(m: Floats, high: str, low: str) -> str:
     return m.mul(m.mul(e, power), m.select(small, m.const(2.0**-32), m.const(2.0**8)))
 
 
+@function("far_pow", float32)
+def _any_pow32(m: Floats, x: str, y: str) -> str:
+    a, inf = m.abs(x), m.const(math.inf)
+    log, low = _log2_sum(m, *split_exponent(m, a))
+    log = m.select(m.cmp("oeq", a, inf), a, log)
+    log = m.select(m.cmp("oeq", a, m.const(0.0)), m.const(-math.inf), log)
+    # 1 to an infinite power is 1.
+    grown = _exp2_pair(m, *_scaled_log(m, y, (log, low)))
+    return _edges(m, m.select(m.cmp("oeq", a, m.const(1.0)), m.const(1.0), grown), x, y)
+
+
 @function("pow", float32)
 def _pow32(m: Floats, x: str, y: str) -> str:
-    a = m.abs(x)
-    log_high, log_low = _log2_pair(m, a)
-    high = m.mul(y, log_high)
-    low = m.fma(y, log_low, m.fma(y, log_high, m.neg(high)))
-    # 1 to an infinite power is 1.
-    grown = m.select(m.cmp("oeq", a, m.const(1.0)), m.const(1.0), _exp2_pair(m, high, low))
-    return _edges(m, grown, x, y)
+    """Normal numbers whose power is normal need no care for edges, but for the signs of negative bases."""
+
+    def near(inner: ElementBuilder, arguments: list[str]) -> tuple[str, str]:
+        k = Floats(inner, m.t)
+        x, y = arguments
+        a = k.abs(x)
+        f, e = split_bits(k, a)
+        high, low = _scaled_log(k, y, _log2_sum(k, f, k.to_float(e)))
+        grown = k.math("exp2", high)
+        grown = k.fma(grown, k.mul(low, k.const(math.log(2))), grown)
+        odd_size = k.iop("sub", k.bits(a), 1 << k.mantissa)
+        odd = inner.cmp("icmp uge", k.int, odd_size, k.iconst(0xFE << k.mantissa))
+        large = k.negated(k.below(k.abs(high), 126.0))  # NaN and infinite exponents too
+        return _signs(k, grown, x, y), k.either(odd, large)
+
+    return m.x.beyond("pow", m.t, [x, y], near)

@@ -1,4 +1,4 @@
-"""Writes sine, cosine, tangent and their inverses: x = n pi/2 + r, pi/2 in three parts, a polynomial of r chosen by n.
+"""Writes sine, cosine, tangent and their inverses: x = n pi/2 + r, or n pi + r, pi in three parts, polynomials of r.
 
 Arguments that are too large for the three parts are handled by the target (`ElementBuilder.beyond`).
 """
@@ -56,7 +56,27 @@ def _turned_tan(m: Floats, quadrant: str, r: str) -> str:
     return m.select(odd, m.neg(m.reciprocal(t)), t)
 
 
+def _half_turns(m: Floats, name: str, x: str) -> str:
+    """Sine or cosine of fp32: for x + pi/2 (cosine) or x = n pi + r a polynomial of r, with the sign of n."""
+    if name == "cos":
+        shifted = m.add(m.fma(x, m.const(1 / math.pi), m.const(0.5)), m.shifter())
+        n = m.sub(m.sub(shifted, m.shifter()), m.const(0.5))
+    else:
+        shifted = m.fma(x, m.const(1 / math.pi), m.shifter())
+        n = m.sub(shifted, m.shifter())
+    r = x
+    for part in c.HALF_PI:
+        r = m.fma(n, m.const(-2 * part), r)
+    z = m.mul(r, r)
+    s = m.fma(m.mul(z, r), m.polynomial(c.SIN_HALF, z), r)
+    if name == "sin":
+        s = m.sign_of(s, r)  # -0 too
+    return m.from_bits(m.iop("xor", m.bits(s), m.iop("shl", m.bits(shifted), 31)))
+
+
 def _near(m: Floats, name: str, x: str) -> str:
+    if not m.double and name != "tan":
+        return _half_turns(m, name, x)
     shifted = m.fma(x, m.const(2 / math.pi), m.shifter())
     n, r = m.sub(shifted, m.shifter()), x
     for part in c.HALF_PI_64 if m.double else c.HALF_PI:

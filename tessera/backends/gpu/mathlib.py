@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from tessera.backends.elements.builder import ElementBuilder
 from tessera.backends.elements.floats import Floats, function
 from tessera.backends.elements.literals import float_literal
 from tessera.backends.elements.trigonometry import turned
@@ -134,3 +135,26 @@ def _fmod(m: Floats, x: str, y: str) -> str:
     defined = w.pure(f"and i1 {m.cmp('une', y, zero)}, {m.cmp('olt', start, m.const(math.inf))}")
     defined = w.pure(f"and i1 {defined}, {m.cmp('ord', y, y)}")
     return m.select(defined, result, m.const(math.nan))
+
+
+@function("far_fmod", float32)
+def _any_fmod32(m: Floats, x: str, y: str) -> str:
+    wide = [m.x.convert("fpext", "float", v, "double") for v in (x, y)]
+    return m.x.convert("fptrunc", "double", Floats(m.x, float64).math("fmod", *wide), "float")
+
+
+@function("fmod", float32)
+def _fmod32(m: Floats, x: str, y: str) -> str:
+    """With the nearest whole quotient, at most one off, the rest of the magnitudes is exact: half a divisor in size."""
+
+    def near(inner: ElementBuilder, arguments: list[str]) -> tuple[str, str]:
+        k = Floats(inner, m.t)
+        a, b = (k.abs(v) for v in arguments)
+        quotient = k.mul(a, k.reciprocal(b))
+        rest = k.fma(k.neg(k.call("rint", quotient)), b, a)
+        rest = k.select(k.below(rest, 0.0), k.add(rest, b), rest)
+        far = k.cmp("uge", quotient, k.const(2.0**20))  # and where the divisor is 0 or subnormal
+        far = k.either(far, k.cmp("uge", b, k.const(2.0**126)))
+        return k.sign_of(rest, arguments[0]), far
+
+    return m.x.beyond("fmod", m.t, [x, y], near)

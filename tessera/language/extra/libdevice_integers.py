@@ -244,21 +244,30 @@ def fdim(arg0: tensor, arg1: tensor):
 
 
 @library
+def _half_of_most(x: tensor):
+    """Half of the largest number of x's dtype."""
+    if x.dtype == float64:
+        return 8.988465674311579e307
+    else:
+        return 1.7014117331926443e38
+
+
+@library
 def remainder(arg0: tensor, arg1: tensor):
     """arg0 - n arg1 for the whole number n nearest to arg0 / arg1, ties to even; exact."""
     x, y = typed("remainder", "f", arg0, arg1)
-    w, a, b = x.to(float64), arithmetic.abs(x.to(float64)), arithmetic.abs(y.to(float64))
-    twice = b < 8.98846567431158e307  # 2**1023: 2 b is finite
+    a, b = arithmetic.abs(x), arithmetic.abs(y)
+    twice = b <= _half_of_most(x)  # 2 b is finite
     r = where(twice, fmod(a, where(twice, b + b, b)), a)
     r = where(b == INF, a, r)
     # With r < 2 b, take b off while that brings r nearer to 0: r > b/2 is r + r > b, or r > b/2 where b is large.
-    tiny = b < 4.450147717014403e-308  # 2**-1021: b/2 may round, 2 r does not overflow
+    tiny = b < 1.0  # b/2 may round, 2 r does not overflow
     more = where(tiny, r + r > b, r > 0.5 * b)
     once = where(more, r - b, r)
     again = where(tiny, once + once >= b, once >= 0.5 * b) & more
     r = where(again, once - b, once)
     bad = (b == 0) | (a == INF) | (x != x) | (y != y)
-    return where(bad, NAN, where(_is_negative(w), -r, r)).to(x.dtype)
+    return where(bad, NAN, where(_is_negative(x), -r, r))
 
 
 # --- lengths --------------------------------------------------------------------------------------------------------

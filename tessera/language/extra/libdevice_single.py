@@ -15,7 +15,7 @@ from tessera.language.arithmetic import exp2, fma, log, where
 from tessera.language.callable import library
 from tessera.language.extra import libdevice_tables as tables
 from tessera.language.extra.libdevice_base import INF, NAN, _limited, _poly, _sine_of, _with_sign
-from tessera.language.extra.libdevice_ops import fast_log2f, log1p, rint
+from tessera.language.extra.libdevice_ops import fast_log2f, log1p, pow, rint
 
 if TYPE_CHECKING:
     from tessera.language.kernel_typing import constant as constexpr
@@ -224,3 +224,25 @@ def _lgamma_single(x: tensor):
     negative = where(s == 0, INF, negative)
     result = where(a < 1e-10, -logarithm, where(x < 0, negative, positive))
     return where(a == INF, INF, result)
+
+
+@library
+def _tgamma_single(x: tensor):
+    """(a / e)**(a - 1/2) times a polynomial of 1/a, for a = |x|, or |x| + 1 where that is below 1. Of a negative x the
+    power is inverted, and is a factor of pi / (sin(pi x) gamma(1 + |x|))."""
+    size = arithmetic.abs(x)
+    small = size < 1.0
+    negative = x < 0
+    a = _limited(where(small, size + 1.0, size), 100.0)
+    base = fma(a, 0.3678794503211975, 0.0)  # 1/e in two parts
+    lost = fma(a, -9.149756e-09, fma(a, 0.3678794503211975, -base))
+    exponent = where(negative, 0.5 - a, a - 0.5)
+    power = pow(base, exponent)
+    t = 1.0 / a
+    change = exponent * t * (lost * 2.7182817459106445)
+    power = where(power < INF, fma(power, change, power), power)
+    rest = _poly(t, tables.TGAMMA_SINGLE)
+    s = _sinpi_single(size)
+    below = where(negative, where(small, 1.0, size) * s * rest, where(small, x, 1.0))
+    value = power * where(negative, -3.1415927410125732, rest) / below
+    return where(negative & (s == 0), NAN, value)
