@@ -227,7 +227,7 @@ class Compilation(Group):
         "",
         "TESSERA_INSTRUMENTATION_MODE",
         "TRITON_INSTRUMENTATION_MODE",
-        doc="instrument kernels",
+        doc='"trace": kernels record what their warps do and when (docs/profiling.md)',
         key=True,
         once=True,
     )

@@ -5,10 +5,6 @@ from __future__ import annotations
 
 import html
 import re
-import shutil
-import struct
-import subprocess
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +15,7 @@ import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.explain.drawings import pipeline_spans
 from tessera.explain.page import page
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-SIZE = (1200, 900)
+from tests.browser_kit import BROWSER, brightness, browse
 
 
 @tessera.jit
@@ -68,44 +60,6 @@ def test_copies_run_ahead_by_the_stages():
     assert all(starts["computation", i] >= ends["copies", i] for i in range(4))
     alone = {(row, i): start for row, i, start, _ in pipeline_spans(1.0, 1.0, 1)}
     assert alone["copies", 1] == 2.0
-
-
-def browse(path: Path, *options: str, fragment: str = "") -> str:
-    assert BROWSER is not None
-    command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-        f"--user-data-dir={path.parent}/profile", f"--window-size={SIZE[0]},{SIZE[1]}", *options, f"file://{path}{fragment}",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def brightness(png: bytes) -> float:
-    """The mean of the first row's bytes, which filters of PNG leave alone or take from the left neighbour."""
-    data, at, rows = b"", 8, b""
-    width = height = channels = 0
-    while at < len(png):
-        length, kind = struct.unpack_from(">I4s", png, at)
-        body = png[at + 8 : at + 8 + length]
-        if kind == b"IHDR":
-            width, height, _, colour = struct.unpack_from(">IIBB", body)
-            channels = {2: 3, 6: 4}[colour]
-        elif kind == b"IDAT":
-            data += body
-        at += 12 + length
-    assert (width, height) == SIZE
-    rows = zlib.decompress(data)
-    line, last = rows[1 : 1 + width * channels], bytearray(channels)
-    found: list[int] = []
-    for i in range(0, len(line), channels):
-        for c in range(channels):
-            value = line[i + c] + (
-                last[c] if rows[0] in (1, 4) else last[c] // 2 if rows[0] == 3 else 0
-            )
-            last[c] = value & 255
-        found += last[:3]
-    return sum(found) / len(found)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.__main__ import main
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource
 from tessera.compiler import compile as compile_for
@@ -19,6 +21,7 @@ from tessera.errors import LaunchError
 from tessera.profiler.tracing import Trace
 from tessera.runtime.drivers.simt import SimtDriver
 from tessera.runtime.drivers.traced import FEWEST, MOST, Limits, Recorded, sizes
+from tests.browser_kit import BROWSER, brightness, browse
 
 
 @tessera.jit
@@ -215,6 +218,43 @@ def test_files(tmp_path: Path):
     assert "<canvas>" in html
     assert "http" not in html.replace("http-equiv", "")  # nothing comes from elsewhere
     assert trace.save(tmp_path / "t.txt").read_text() == str(trace)
+
+
+def test_a_program_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    script, page = tmp_path / "script.py", tmp_path / "page.html"
+    source = Path(__file__).read_text().partition("def rows_of")[2].partition("\n\n\n")[0]
+    script.write_text(
+        "import numpy as np, tessera, tessera.language as tl\n@tessera.jit\ndef rows_of" + source
+        + "\nx, y = np.ones((64, 16), np.float32), np.zeros(64, np.float32)\n"
+        "for _ in range(2):\n    rows_of[(4,)](x, y, 64, BLOCK=16)\nassert (y == 16).all()\n"
+    )  # fmt: skip
+    assert main(["profile", "--timeline", str(page), str(script)]) == 0
+    assert "rows_of on cpu:native, grid (4, 1, 1): 4 of 4 CTAs" in capsys.readouterr().out
+    assert "<canvas>" in page.read_text()
+    assert main(["profile", "--timeline", str(page), "--kernel", "other", str(script)]) == 1
+    assert "no launch of other was traced; traced: rows_of" in capsys.readouterr().err
+    assert knobs.compilation.instrumentation_mode == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="there is no browser")
+def test_the_page_in_a_browser(tmp_path: Path):
+    x, y = np.ones((64, 16), np.float32), np.zeros(64, np.float32)
+    trace = rows_of.trace[(4,)](x, y, 64, BLOCK=16)
+    path = trace.save(tmp_path / "t.html")
+    document = browse(path, "--dump-dom")
+    height = re.search(r'<canvas[^>]* height="(\d+)"', document)
+    assert height is not None
+    assert int(height[1]) >= 4 * 26  # a row for each program
+    assert 'style="background: rgb(' in document  # the legend
+    found: list[float] = []
+    for theme in ("light", "dark"):
+        picture = tmp_path / f"{theme}.png"
+        page = tmp_path / f"{theme}.html"
+        page.write_text(path.read_text().replace("<html ", f'<html data-theme="{theme}" '))
+        browse(page, f"--screenshot={picture}")
+        found.append(brightness(picture.read_bytes()))
+    assert found[0] > 200 > 60 > found[1]
 
 
 def test_autotuned_and_checked_kernels():
