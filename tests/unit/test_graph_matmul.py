@@ -301,6 +301,47 @@ def test_what_reads_a_product_stays_its_epilogue_where_columns_of_it_are_summed(
     assert isinstance(step, Launch) and "tanh" in step.code.name and "matmul" in step.code.name
 
 
+@pytest.mark.parametrize(
+    ("deep", "turned", "kernels"), [(32, False, 1), (8, False, 2), (32, True, 2)]
+)
+def test_heads_change_places_with_sequences_in_the_kernel(deep: int, turned: bool, kernels: int):
+    """Where the elements of a head are long enough, and lie side by side in the result, too."""
+    heads, rows = 64 // deep, 20
+
+    def at(g: GraphBuilder, p: Any, i: Any, h: Any, s: Any, d: Any) -> Any:
+        index = parse_map(f"(d0, d1, d2, d3) -> (d0 * {rows} + d2, d1 * {deep} + d3)")
+        return g.unary("tanh", g.load_at(p, index, [i, h, s, d]))
+
+    def build(g: GraphBuilder) -> Any:
+        x, y = g.input("x", fp32(2 * rows, 24)), g.input("y", fp32(24, 64))
+        p = g.matmul(x, y, float32, float32)
+        if turned:
+            return g.loop([2, heads, deep, rows], lambda i, h, d, s: at(g, p, i, h, s, d))
+        return g.loop([2, heads, rows, deep], lambda i, h, s, d: at(g, p, i, h, s, d))
+
+    given = [numbers(float32, 2 * rows, 24), numbers(float32, 24, 64)]
+    agree(module_of(build), given, [float32, float32], 24, kernels)
+
+
+def test_what_a_product_ends_with_is_no_part_of_other_loops():
+    """Both are small, and of equal extents: as one kernel they would read the product, which is of fp32."""
+
+    def build(g: GraphBuilder) -> Any:
+        x, y = (
+            g.input("x", TensorType((64, 64), bfloat16)),
+            g.input("y", TensorType((64, 64), bfloat16)),
+        )
+        p, z = g.matmul(x, y, float32, float32), g.input("z", fp32(64, 64))
+        first = g.loop([64, 64], lambda i, j: g.cast(g.load(z, j, i), bfloat16))
+        return g.loop([64, 64], lambda i, j: g.cast(g.load(p, i, j), bfloat16)), first
+
+    given = [*(numbers(bfloat16, 64, 64) for _ in range(2)), numbers(float32, 64, 64)]
+    module = module_of(build)
+    agree(module, given, [bfloat16, bfloat16, float32], 64, 2)
+    steps = compiled(module, machine_of(HOPPER)).plan.steps
+    assert sorted("matmul" in s.code.name for s in steps if isinstance(s, Launch)) == [False, True]
+
+
 def test_what_stands_around_a_product_is_apart_where_that_is_switched_off(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -129,6 +129,15 @@ def test_what_lives_apart_is_taken_apart():
     assert len(cut(buffers, ends, [0, 0, 0])) == 1
 
 
+def test_calls_of_the_library_keep_room():
+    """In the second of three groups a call may need as much again: no arena that is larger than what it holds then."""
+    ends, beside = [1, 3, 5], [0, 1 << 20, 2 << 20]
+    buffers = [Buffer(0, 3, 1 << 18), Buffer(4, 5, 1 << 20)]
+    assert len(cut(buffers, ends, beside)) == 1
+    parts = cut(buffers, ends, beside, [0, 2 << 20, 0])
+    assert held(buffers, parts, ends) == [1 << 18, 1 << 18, 1 << 20]
+
+
 # --- memory of the dead ---------------------------------------------------------------------------------------------
 N = 64
 SIZE = N * N * 4

@@ -312,6 +312,8 @@ class Fusion:
                     continue
                 if last in users_of(first, self.block):
                     continue
+                if any(cost.ends_product(x, self.size) for x in (first, last)):
+                    continue
                 after = self._movable(first, last)
                 if after is not None and apply("graph-fuse-equal", last):
                     yield first, last, after

@@ -104,10 +104,17 @@ class Part:
 
 
 class Cut:
-    """Buffers in arenas. `live`: the bytes that are held while each group of steps runs."""
+    """Buffers in arenas. `live`: the bytes that are held while each group of steps runs; `room`: those that it may take
+    besides."""
 
-    def __init__(self, buffers: Sequence[Buffer], ends: Sequence[int], held: Sequence[int]):
-        self.buffers, self.ends, self.live = buffers, ends, list(held)
+    def __init__(
+        self,
+        buffers: Sequence[Buffer],
+        ends: Sequence[int],
+        held: Sequence[int],
+        room: Sequence[int],
+    ):
+        self.buffers, self.ends, self.live, self.room = buffers, ends, list(held), room
         self.parts: list[Part] = []
         for k in range(len(buffers)):
             self._add(self._part((k,)))
@@ -129,7 +136,8 @@ class Cut:
             self.live[g] -= part.size
 
     def _joined(self, parts: Sequence[Part], most: int | None) -> tuple[int, Part] | None:
-        """(bytes saved, summed over groups; parts as one), if no group holds more than `most`, or than it does now."""
+        """(bytes saved, summed over groups; parts as one), if no group holds more than `most` less its room, or than
+        it does now."""
         members = tuple(k for p in parts for k in p.members)
         if len(members) > MOST:
             return None
@@ -137,7 +145,7 @@ class Cut:
         saved = 0
         for g in range(whole.first, whole.last + 1):
             before = sum(p.at(g) for p in parts)
-            limit = self.live[g] if most is None else most
+            limit = self.live[g] if most is None else max(self.live[g], most - self.room[g])
             if self.live[g] - before + whole.size > limit:
                 return None
             saved += before - whole.size
@@ -189,11 +197,15 @@ class Cut:
 
 
 def cut(
-    buffers: Sequence[Buffer], ends: Sequence[int], held: Sequence[int]
+    buffers: Sequence[Buffer],
+    ends: Sequence[int],
+    held: Sequence[int],
+    room: Sequence[int] | None = None,
 ) -> list[tuple[int, ...]]:
     """Which buffers share an arena. `ends`: the last step of each group of steps: an arena is taken before a group and
-    goes behind one. `held`: the bytes that are held in each group besides."""
-    found = Cut(buffers, ends, held)
+    goes behind one. `held`: the bytes that are held in each group besides; `room`: those that may come to them, which
+    arenas that are larger than what they hold must not take."""
+    found = Cut(buffers, ends, held, room or [0] * len(ends))
     found.join_where_nothing_grows()
     found.join_below_the_peak()
     return [p.members for p in sorted(found.parts, key=lambda p: p.first)]

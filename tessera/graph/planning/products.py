@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tessera.graph.emit.matmul import Product, pays
 from tessera.graph.emit.tiling import Machine
-from tessera.graph.index import Expr, dim, expr
+from tessera.graph.index import Dim, Expr, dim, expr
 from tessera.graph.ir.ops import LoadOp, LoopOp, MatmulOp, ViewOp, yielded
 from tessera.graph.ir.types import TensorType, product
 from tessera.graph.passes import cost
@@ -17,6 +17,7 @@ from tessera.ir import Block, Op, Value
 from tessera.ir.applications import apply
 from tessera.ops import arith
 
+LINE = 64  # bytes of a result side by side that one store of a kernel writes well
 MOST_PROLOGUE = 4  # operations an element that are done again for each block of the other operand
 Groups = tuple[tuple[int, ...], ...]
 
@@ -80,12 +81,29 @@ def _is_pointwise(loop: LoopOp) -> bool:
 
 
 def _groups(op: MatmulOp, loop: LoopOp) -> Groups | None:
-    """The loop's dimensions by the dimension of the product that they are, where all loads are at the loop's own
-    index, as an array of the product's shape would be read."""
+    """The loop's dimensions by the dimension of the product that they are, where all loads are at the same index, and
+    each element of the product is read once. They may have changed places, as heads have with sequences, if what lies
+    side by side in the product does so in the results."""
     found = {
         _groups_of(x, loop) for x in loop.body if isinstance(x, LoadOp) and x.tensor is op.result
     }
-    return found.pop() if len(found) == 1 else None
+    groups = found.pop() if len(found) == 1 else None
+    if groups is None:
+        return None
+    order = [d for group in groups for d in group]
+    return groups if order == sorted(order) or _goes_along(loop, groups[-1]) else None
+
+
+def _goes_along(loop: LoopOp, columns: tuple[int, ...]) -> bool:
+    """Whether results have enough elements of a row side by side."""
+    last = columns[-1] if columns else 0
+    return bool(columns) and all(
+        r.type.all_strides[last] == 1 and _is_long(loop.extents[last], r.type) for r in loop.results
+    )
+
+
+def _is_long(n: int | Expr, t: TensorType) -> bool:
+    return isinstance(n, int) and n * t.elem.storage_bytes >= LINE
 
 
 def _groups_of(load: LoadOp, loop: LoopOp) -> Groups | None:
@@ -95,17 +113,23 @@ def _groups_of(load: LoadOp, loop: LoopOp) -> Groups | None:
     at = load.map.at([dim(args.index(v)) for v in load.indices], len(args)).results
     wanted = load.tensor.type.shape
     groups: list[tuple[int, ...]] = []
-    first = 0
     for e, n in zip(at, wanted, strict=True):
-        last = max(e.dims, default=first - 1) + 1
-        group = tuple(range(first, last))
+        group = _as_counted(e)
         extents = [loop.extents[d] for d in group]
         if e != _row_major(group, extents) or expr(product(extents)) != expr(n):
             return None
         groups.append(group)
-        first = last
-    rest = loop.extents[first:]
-    return tuple(groups) if all(n == 1 for n in rest) else None
+    used = [d for group in groups for d in group]
+    rest = (n for k, n in enumerate(loop.extents) if k not in used)
+    return tuple(groups) if len(set(used)) == len(used) and all(n == 1 for n in rest) else None
+
+
+def _as_counted(e: Expr) -> tuple[int, ...]:
+    """The dimensions of an expression, that with the largest steps first; in order where steps are not known."""
+    dims = sorted(e.dims)
+    steps = {d: step.value for d in dims if (step := e.coefficient(Dim(d))) is not None}
+    known = {d: n for d, n in steps.items() if n is not None}
+    return tuple(sorted(dims, key=lambda d: -known[d]) if len(known) == len(dims) else dims)
 
 
 def _row_major(dims: tuple[int, ...], extents: list[int | Expr]) -> Expr:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tessera.graph.index import Sym
 from tessera.graph.ir.types import TensorType, product
 from tessera.graph.planning.breaks import Lease, choose
 from tessera.graph.planning.memory import Buffer, cut, rounded
@@ -31,6 +32,7 @@ from tessera.ir import Value
 from tessera.ir.applications import apply
 
 Forbidden = Mapping[str, set[tuple[int, int]]]
+PRODUCTS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten.baddbmm.")
 PAGE = 512  # bytes: CUDA's caching allocator rounds up to them
 
 
@@ -247,11 +249,22 @@ def cut_arena(plan: Plan) -> None:
     made = [Buffer(*plan.lives[v], number(storage_size(v.type), sizes)) for v in buffers]
     groups = plan.groups()
     others = [a for a in plan.allocations(sizes, PAGE) if a.arena is None]
-    parts = cut(made, [g.stop - 1 for g in groups], [sum(a.at(g) for a in others) for g in groups])
+    held = [sum(a.at(g) for a in others) for g in groups]
+    room = [workspace(plan.steps[g.start], sizes) for g in groups]
+    parts = cut(made, [g.stop - 1 for g in groups], held, room)
     for part in parts:
         if len(part) == 1:
             plan.place[buffers[part[0]]] = OWN
     plan.arenas = [[buffers[k] for k in sorted(part)] for part in parts if len(part) > 1]
+
+
+def workspace(step: Step, sizes: Mapping[Sym, int]) -> int:
+    """What a call of the library may take while it runs, such as what a convolution pads: about as much as it reads and
+    makes. For matrix products the library keeps its memory."""
+    if not isinstance(step, Extern) or step.op.target.startswith(PRODUCTS):
+        return 0
+    tensors = {v for v in (*step.reads, *step.writes) if _is_tensor(v)}
+    return sum(number(storage_size(v.type), sizes) for v in tensors)
 
 
 def _is_tensor(v: Value) -> bool:
