@@ -64,8 +64,10 @@ class IntegerRanges:
             return 0, _MOST - 1
         if isinstance(op, tile.NumProgramsOp):
             return 1, _MOST
-        if isinstance(op, tile.Rearrangement | arith.HintOp | arith.CastOp):
-            return self.of(op.operands[0])  # `_keep` drops what does not fit the result's type
+        if isinstance(op, arith.CastOp):
+            return self.of(op.x) or _word(op.x)  # `_keep` drops what does not fit the result's type
+        if isinstance(op, tile.Rearrangement | arith.HintOp):
+            return self.of(op.operands[0])
         if isinstance(op, arith.SelectOp):
             a, b = self.of(op.on_true), self.of(op.on_false)
             return None if a is None or b is None else OPERATIONS["hull"](a, b)

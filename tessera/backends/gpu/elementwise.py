@@ -15,7 +15,7 @@ from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.scalar import Scalar
 from tessera.backends.gpu.types import literal, llvm_type, memory_bits
 from tessera.backends.gpu.writer import is_number, split
-from tessera.dtypes import bfloat16, float16, float32, int1
+from tessera.dtypes import bfloat16, dtype, float16, float32, int1
 from tessera.ir import Effect, ElementType, Op, Value, elem_of
 from tessera.ops import arith, control
 
@@ -173,10 +173,24 @@ def _is_index(v: Value) -> bool:
 
 
 def _index_quotient(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
-    """Divide without a guard: a divisor made of arguments and indices is assumed to be positive (analysis/sign.py)."""
+    """Divide without a guard: a divisor made of arguments and indices is assumed to be positive (analysis/sign.py).
+    A dividend of which it is known that it is not negative takes an unsigned division, whose product by the divisor's
+    reciprocal needs no correction."""
+    most = _most(x, a) if elem is not int1 and elem.signed and is_number(b) and int(b) > 0 else None
+    if most is not None:
+        found = x.op(f"u{op.opcode}", llvm_type(elem), a, b)
+        x.w.limits[found] = most // int(b) if op.opcode == "div" else min(most, int(b) - 1)
+        return found
     if elem is int1 or number_in(b) is not None:
         return TABLE[type(op)](x, op, elem, a, b)
     return x.op(f"{'s' if elem.signed else 'u'}{op.opcode}", llvm_type(elem), a, b)
+
+
+def _most(x: Scalar, a: str) -> int | None:
+    """The largest value of a register that is never negative; None where that is not known."""
+    base, constant = split(x.w.offsets, a)
+    most = x.w.limits.get(base)
+    return most + constant if most is not None and constant >= 0 else None
 
 
 def _div_fast(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
@@ -208,9 +222,40 @@ def from_float32(x: Scalar, elem: Any, text: str) -> str:
     return text if elem is float32 else narrow(x, text, elem)
 
 
-@elementwise(arith.AndOp)
 def _and(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
     return x.w.and_(llvm_type(elem), a, b)
+
+
+@lowers(arith.AndOp)
+def _and_bounds(fl: FunctionLowering, op: arith.AndOp) -> None:
+    """`0 <= x and x < c` is one unsigned comparison. What is known of a register stays known."""
+    tested = _within(fl, op.lhs.op, op.rhs.op) or _within(fl, op.rhs.op, op.lhs.op)
+    map_registers(fl, op, _and)
+    if tested is None:
+        return
+    value, end = tested
+    t, equal = llvm_type(elem_of(value.type)), _constant_bits(fl, op.result)
+    names, found = fl.get(value), list(fl.get(op.result))
+    for i, known in enumerate(found):
+        if known not in ("true", "false"):
+            name = names[i & ~equal] if len(names) > 1 else names[0]
+            found[i] = fl.w.pure(f"icmp ult {t} {name}, {end}")
+    fl.set(op.result, found)
+
+
+def _within(fl: FunctionLowering, low: Op | None, high: Op | None) -> tuple[Value, int] | None:
+    """Return (x, c) if the comparisons are x >= 0 and x < c, for a number c that is not negative."""
+    if not isinstance(low, arith.CmpOp) or not isinstance(high, arith.CmpOp):
+        return None
+    e = elem_of(low.lhs.type)
+    if low.lhs is not high.lhs or not isinstance(e, dtype) or not e.is_int() or not e.signed:
+        return None
+    first, last = (fl.get(v.rhs)[0] for v in (low, high))
+    if (low.predicate, first) not in (("ge", "0"), ("gt", "-1")) or not is_number(last):
+        return None
+    end = int(last) + (high.predicate == "le")
+    fits = high.predicate in ("lt", "le") and 0 <= end < 1 << (e.bits - 1)
+    return (low.lhs, end) if fits else None
 
 
 @elementwise(arith.NegOp)
