@@ -24,6 +24,7 @@ CHAINED_REG32 = 208
 # Registers of an iteration's results from which warpgroups play ping-pong (tools/fit).
 PING_PONG_REG32 = 128
 WARPS = 4  # of a warpgroup
+SCHEDULERS = 4  # of warps, on an SM
 PART_BITS = 256  # of K in one instruction of an MMA
 
 
@@ -93,13 +94,16 @@ class _Plan:
 
         An MMA that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer CTAs
         would then fit on an SM: in that case the copies run one iteration less ahead, or with three stages
-        the MMA waits."""
+        the MMA waits. Where an SM would hold fewer warps than it has schedulers, buffers give way to another CTA."""
         if not streams:
             return 1, False
         size = sum(s.bytes for s in streams)
-        total = self.facts.max_shared_bytes
-        fit, most = total // size, (total - self._beside(streams)) // size
+        total, beside = self.facts.max_shared_bytes, self._beside(streams)
+        fit, most = total // size, (total - beside) // size
         slots = max(1, min(self.wanted, most))
+        ctas = {n: self.facts.ctas_that_fit(beside + n * size) for n in range(2, slots + 1)}
+        if slots > 2 and ctas[slots] * self.num_warps < SCHEDULERS:
+            slots = next((n for n in range(slots - 1, 1, -1) if ctas[n] > ctas[slots]), slots)
         if not (running or shifts) or slots < 2:
             return slots, False
         if slots + 1 <= most and fit // (slots + 1) == fit // slots:
