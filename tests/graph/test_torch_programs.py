@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch._dynamo")
 
 
+import torch.nn.functional as F  # noqa: E402
+
 from tests.graph.torch_kit import compare, externs  # noqa: E402
 
 
@@ -90,3 +92,39 @@ def test_complex_numbers_by_eager():
         return w.real, w.imag, z.abs(), z.angle()
 
     compare(f, torch.randn(6, 9, requires_grad=True), backward=True)
+
+
+# --- what is compared with the greatest or least of itself ---------------------------------------------------------
+def scaled(x: Any) -> Any:
+    """A chain whose last bits depend on the order of sums and on roundings in between."""
+    h = x * x.float().pow(2).mean(-1, keepdim=True).add(1e-5).rsqrt().to(x.dtype)
+    return (h * 1.1).softmax(-1)
+
+
+def gated(x: Any) -> Any:
+    g = x.view(-1, 4, 16)
+    h = (g * g.float().pow(2).mean(-1, keepdim=True).add(1e-5).rsqrt().to(g.dtype)).flatten(1)
+    a, b = h.chunk(2, -1)
+    rolled = h.view(-1, 2, 32).roll(1, 1).flatten(1)
+    return F.silu(a) * b, rolled, F.softmax(h.view(-1, 8, 8), 1).amax(2)
+
+
+EXTREMA: dict[str, Any] = {
+    "both of rows": lambda x: scaled(x).aminmax(dim=1),
+    "of columns": lambda x: scaled(x).amax(0),
+    "of all": lambda x: scaled(x).max(),
+    "norm": lambda x: torch.linalg.vector_norm(scaled(x), float("inf"), 1),
+    "groups": lambda x: x.new_zeros(3, 64).scatter_reduce(
+        0, (torch.arange(48) % 3)[:, None].expand(-1, 64), scaled(x), "amax", include_self=False
+    ),
+    "beside others": gated,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", EXTREMA)
+def test_gradients_of_the_greatest_find_it(name: str, dtype: Any):
+    """The backward graph compares elements with the greatest one; of what differs by a rounding none would be equal,
+    and the gradient 0 / 0."""
+    x = torch.randn(48, 64).to(dtype).requires_grad_()
+    compare(EXTREMA[name], x, backward=True, scale=4)

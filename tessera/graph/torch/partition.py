@@ -28,12 +28,19 @@ SAME = (
     aten.detach.default,
 )  # what gives the elements it is given
 VIEWS = (aten.reshape.default, aten._unsafe_view.default)  # beside those whose schemas say so
+# What finds the greatest or the least of elements, and what gives each of them its own again.
+EXTREMA = (
+    aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.scatter_reduce.two,
+    aten.index_reduce.default, aten.linalg_vector_norm.default,
+)  # fmt: skip
+PICKS = (aten.gather.default, aten.index_select.default, aten.index.Tensor, aten.clone.default)
 Node = torch.fx.Node
 
 
 def partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
     """The forward and the backward graph of a joint one."""
     keep_before_writes(joint.graph)
+    keep_compared(joint.graph)
     drop_copies(joint.graph)
     narrow_places(joint.graph)
     keep_random(joint.graph)
@@ -61,6 +68,27 @@ def _readers(node: Node) -> Iterator[Node]:
             yield from _readers(user)
         elif user.op == "call_function" and user.target is not aten.copy_.default:
             yield user
+
+
+def keep_compared(graph: torch.fx.Graph) -> None:
+    """Save what is compared with the greatest or least of itself, as gradients of those do: computed again, in another
+    kernel, it may be another number by a rounding, the greatest of which is then nowhere to be found."""
+    for node in graph.find_nodes(op="call_function", target=aten.eq.Tensor):
+        roots = [_root(a) for a in node.args if isinstance(a, Node)]
+        found = [r for r in roots if r.target in EXTREMA]
+        for extremum in found:
+            sources = [_root(a) for a in extremum.args if isinstance(a, Node)]
+            if any(r in sources for r in roots):
+                for x in (extremum, *roots):
+                    if x.op == "call_function":
+                        x.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _root(node: Node) -> Node:
+    """What a node is a view of, or picks elements from."""
+    while node.op == "call_function" and (_is_view(node) or node.target in PICKS):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------
