@@ -17,6 +17,8 @@ REMEDIES: tuple[tuple[str, str], ...] = (
     ("not partitioned", "`num_ctas=1`, or a program whose rows or columns are independent"),
     ("wgmma serial", "fewer registers: smaller tiles or more warps"),
     ("setmaxnreg", "let the compiler choose registers: leave out `maxnreg`"),
+    ("copied to memory", "store after the last use of what was loaded, to the same elements or to another array"),
+    ("packed in each step", "stores and branches outside of the loop over k; an accumulator that nothing else reads"),
     ("OptimizationWarning", "please report the reproducer"),
 )  # fmt: skip
 WIDTH_REMEDIES = (

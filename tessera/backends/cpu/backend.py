@@ -88,6 +88,8 @@ class CpuBackend(Backend):
             metadata["in_order"] = True
         metadata["scratch_bytes"] = lowered.scratch_bytes
         metadata["assertions"] = lowered.assertions
+        if lowered.remarks:
+            metadata["remarks"] = (*metadata.get("remarks", ()), *lowered.remarks)
         metadata["assumed_disjoint"] = lowered.assumed_disjoint
         if options.debug == "check":
             metadata["checks"] = lowered.checks

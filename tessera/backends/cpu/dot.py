@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tessera.backends.cpu import remarks
 from tessera.backends.cpu.dot_plan import DotPlan, compute_type, plan_dot
 from tessera.backends.cpu.fusion import fill, finish_memo_buffers, materialise, prepare
 from tessera.backends.cpu.gemm import Gemm, gemm
@@ -56,6 +57,8 @@ def _dot(lo: Lowering, op: DotOp) -> None:
     strategy = "batch" if rank > 2 else "chain" if len(links) > 1 else "in place"
     loop = loop_around(op)
     why = "" if loop is None else prepack_obstacle(lo.facts, loop, op)
+    if loop is not None:
+        remarks.packed_each_time(lo, op, loop, why)
     plans = [plan_dot(lo.facts, link, strategy, why) for link in links]
     if rank > 2:
         _multiply_batch(lo, links, plans[0], c, zero)

@@ -51,6 +51,7 @@ class LoweredModule:
     args: list[str]
     assertions: list[str]
     checks: list[dict[str, Any]]
+    remarks: tuple[str, ...]
 
 
 def lower_module(
@@ -92,7 +93,7 @@ def lower_module(
         kinds.append("ptr")  # the report's address
     pairs = [(i, j, same) for (i, j), same in sorted(state.assumed_disjoint.items())]
     return LoweredModule(text, kernel.name, state.scratch, pairs, kinds, state.assertions,
-                         state.checks)  # fmt: skip
+                         state.checks, tuple(state.remarks))  # fmt: skip
 
 
 def _is_simple(op: Op) -> bool:

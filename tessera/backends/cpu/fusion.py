@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 
+from tessera.backends.cpu import remarks
 from tessera.backends.cpu.aliases import may_fuse
 from tessera.backends.cpu.loops import Nest, Prefix, Strips, each, nest, prefix_masks
 from tessera.backends.cpu.lowering import EVALUATORS, Buffer, Lowering
@@ -341,9 +342,10 @@ def flush(lo: Lowering, op: Op, direct: Iterable[Value] = (), address: Value | N
     inside = _direct_loads(lo, direct)
     for v in list(lo.pending):
         if v not in lo.buffers and needed_after(lo, v, lo.position[op] - 1):
-            fused = v in inside and not needed_after(lo, v, lo.end[op])
-            if not (fused and may_fuse(lo, v, address)):
+            later = needed_after(lo, v, lo.end[op])
+            if later or v not in inside or not may_fuse(lo, v, address):
                 materialise(lo, v, op)
+                remarks.kept_before_store(lo, v, op, later)
         del lo.pending[v]
 
 

@@ -108,6 +108,7 @@ class ModuleState:
     written: set[int] | None = None
     scratch: int = 0
     plans: list[Any] = field(default_factory=lambda: [])  # of the dots (dot_plan.py)
+    remarks: dict[str, None] = field(default_factory=dict[str, None])  # remarks.py
     fuse: bool = True
     line_info: bool = False
 
