@@ -292,11 +292,23 @@ def _tanh64(m: Floats, x: str) -> str:
     return m.sign_of(m.div(m.neg(e), m.add(e, m.const(2.0))), x)
 
 
+def _moderate_exp2(m: Floats, x: str, least: float, most: float) -> str:
+    """Return 2^x of fp32 where only results between 2^least and 2^most matter, which are normal."""
+    own = m.x.own("exp2", m.t, x)
+    if own is not None or m.x.has_scale:
+        return own or m.math("exp2", x)
+    near = m.at_most(x, most) if least == 0 else m.at_least(x, least)
+    shifted = m.add(near, m.shifter())
+    r = m.sub(near, m.sub(shifted, m.shifter()))
+    return m.mul(m.polynomial(c.EXP2, r), _power_below(m, shifted, 0))
+
+
 @function("tanh", float32)
 def _tanh32(m: Floats, x: str) -> str:
     a, z = m.abs(x), m.mul(x, x)
     small = m.fma(m.mul(z, x), m.polynomial(c.TANH, z), x)
-    grown = m.add(m.math("exp2", m.mul(a, m.const(2 / math.log(2)))), m.const(1.0))
+    power = _moderate_exp2(m, m.mul(a, m.const(2 / math.log(2))), 0, 64)
+    grown = m.add(power, m.const(1.0))
     large = m.fma(m.const(-2.0), m.reciprocal(grown), m.const(1.0))
     return m.sign_of(m.select(m.below(a, 0.625), small, large), x)  # -0 too
 
@@ -305,7 +317,7 @@ def _tanh32(m: Floats, x: str) -> str:
 def _erf32(m: Floats, x: str) -> str:
     a, z = m.abs(x), m.mul(x, x)
     small = m.fma(x, m.polynomial(c.ERF, z), x)
-    tail = m.math("exp2", m.neg(m.polynomial(c.ERFC, m.at_most(a, 4.0))))
+    tail = _moderate_exp2(m, m.neg(m.polynomial(c.ERFC, m.at_most(a, 4.0))), -64, 0)
     large = m.sign_of(m.sub(m.const(1.0), tail), x)
     return m.select(m.below(a, 1.0), small, large)
 
