@@ -84,3 +84,54 @@ def plain_lines(runs: Sequence[Results]) -> list[list[str]]:
             [name, str(len(cells[0])), *(f"{geometric_mean(c):.2f} ({min(c):.2f})" for c in cells)]
         )
     return lines
+
+
+NEAR_A_COPY = 0.95  # of its rate
+
+
+def special_lines(found: Results) -> list[list[str]]:
+    """For each dtype: how many functions there are, beside a copy and beside Triton."""
+    lines: list[list[str]] = []
+    for dtype in dict.fromkeys(row.dtype for row in found.rows):
+        rows = [row for row in found.rows if row.dtype == dtype and not row.name.startswith("copy")]
+        copy, triton = ([row.ratios[rival] for row in rows] for rival in ("copy", "triton"))
+        fast, behind = sum(r >= NEAR_A_COPY for r in copy), sum(r < 0.97 for r in triton)
+        lines.append([
+            dtype, str(len(rows)), str(fast), f"{min(copy):.2f}", f"{geometric_mean(triton):.2f}", f"{min(triton):.2f}",
+            str(behind),
+        ])  # fmt: skip
+    return lines
+
+
+SPECIAL = [
+    "dtype", "functions", "as fast as a copy", "least beside a copy", "beside Triton", "least", "below 0.97",
+]  # fmt: skip
+
+
+def slow_special_lines(found: Results) -> list[list[str]]:
+    """Functions of floats that are slower than a copy in a dtype: beside a copy and Triton, and errors in ulp."""
+    by_name: dict[str, dict[str, Row]] = defaultdict(dict)
+    for row in found.rows:
+        by_name[row.name][row.dtype] = row
+    lines: list[tuple[float, list[str]]] = []
+    for name, rows in by_name.items():
+        if set(rows) != {"fp32", "bf16"}:
+            continue
+        least = min(row.ratios["copy"] for row in rows.values())
+        if least < NEAR_A_COPY and not name.startswith("copy"):
+            ratios = [
+                rows[t].ratios[rival] for t in ("fp32", "bf16") for rival in ("copy", "triton")
+            ]
+            cells = [f"{ratio:.2f}" for ratio in ratios]
+            errors = rows["fp32"].deviations
+            both = (
+                len(errors) > 1 and max(errors.values()) < 100
+            )  # else absolute, or beyond every bound
+            cells += [f"{errors[side]:.1f}" for side in ("tessera", "triton")] if both else ["", ""]
+            lines.append((least, [name, *cells]))
+    return [line for _, line in sorted(lines)]
+
+
+SLOW_SPECIAL = [
+    "function", "fp32, of a copy", "of Triton", "bf16, of a copy", "of Triton", "error, ulp", "Triton's",
+]  # fmt: skip

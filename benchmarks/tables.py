@@ -181,6 +181,11 @@ def breadth_table() -> list[str]:
     ]
 
 
+def special_table() -> list[str]:
+    found = breadth_tables.special_lines(results("special_math"))
+    return [origin("special_math"), "", *table(breadth_tables.SPECIAL, found)]
+
+
 def breadth_slow_table() -> list[str]:
     columns = ["operation", "least ratio", "Triton there, µs", "rows below 0.97"]
     return table(columns, breadth_tables.slow_lines(results("breadth"), "triton"))
@@ -329,6 +334,10 @@ TABLES: dict[str, Callable[[], list[str]]] = {
         f"graph-models-{mode}": lambda mode=mode: model_tables.models(mode, table)
         for mode in filter(model_tables.there, model_tables.MODES)
     },
+    "special": special_table,
+    "special-slow": lambda: table(
+        breadth_tables.SLOW_SPECIAL, breadth_tables.slow_special_lines(results("special_math"))
+    ),
     "breadth": breadth_table,
     "breadth-slow": breadth_slow_table,
     "cpu-plain": plain_table,

@@ -49,8 +49,20 @@ def _power_below(m: Floats, shifted: str, k: int) -> str:
     return m.from_bits(m.iop("shl", m.iop("add", m.bits(shifted), m.t.bias - k), m.mantissa))
 
 
+def _exp10_by_exp2(m: Floats, x: str) -> str:
+    """2^r 2^n with x log2(10) = n + r, log2(10) in two parts. n stays where 2^n is normal; r has what goes beyond."""
+    turns = m.mul(x, m.const(c.LOG2_10[0]))
+    near = m.call("minnum", m.call("maxnum", turns, m.const(-126.0)), m.const(126.0))
+    shifted = m.add(near, m.shifter())
+    n = m.sub(shifted, m.shifter())
+    r = m.fma(x, m.const(c.LOG2_10[1]), m.fma(x, m.const(c.LOG2_10[0]), m.neg(n)))
+    return m.mul(m.math("exp2", r), _power_below(m, shifted, 0))
+
+
 @function("exp10", float32)
 def _exp10_32(m: Floats, x: str) -> str:
+    if m.x.own("exp2", m.t, x) is not None:
+        return _exp10_by_exp2(m, x)
     near = x if m.x.has_scale else _clamp(m, x, -46.0, 39.0)
     r, n, shifted = _split_single(m, near, math.log2(10), c.LOG10_2_SINGLE)
     return _times_power(m, m.polynomial(c.EXP10, r), n, shifted, x, -45.5)

@@ -1,7 +1,7 @@
 """Defines libdevice's arithmetic and conversions rounded to nearest (rn), toward zero (rz), down (rd) and up (ru).
 
 No hardware mode is changed: the result rounded to nearest is moved to its neighbour where the sign of what it misses,
-which is found exactly, says so. fp32 goes through fp64.
+which is found exactly, says so. fp32 does so in fp64.
 """
 
 # pyright: reportPrivateUsage=false
@@ -42,6 +42,15 @@ else:
 
 # --- from an exact pair to the wanted neighbour -----------------------------------------------------------------
 @library
+def _step_in(f: tensor):
+    """Return the next number toward zero, for f other than 0."""
+    if f.dtype == float64:
+        return (f.to(int64, bitcast=True) - 1).to(float64, bitcast=True)
+    else:
+        return (f.to(int32, bitcast=True) - 1).to(float32, bitcast=True)
+
+
+@library
 def _moved(f: tensor, over: tensor, under: tensor, mode: constexpr):
     """Return f, rounded to nearest, moved by a step: `over`, `under`: f is above, below the exact value."""
     if mode == "rd":
@@ -49,7 +58,8 @@ def _moved(f: tensor, over: tensor, under: tensor, mode: constexpr):
     elif mode == "ru":
         return where(under, _step_up(f), f)
     elif mode == "rz":
-        return where((f > 0) & over, _step_down(f), where((f < 0) & under, _step_up(f), f))
+        outside = ((f > 0) & over) | ((f < 0) & under)
+        return where(outside, _step_in(f), f)
     else:
         return f
 
@@ -135,26 +145,27 @@ def _div(x: tensor, y: tensor, mode: constexpr):
         e = where(b < 0, -rest, rest)
         return _moved(q, ordinary & (e < 0), ordinary & (e > 0), mode)
     else:
-        a, b = x.to(float64), y.to(float64)
-        q = div_rn(a, b)
-        rest = fma(-q, b, a)
-        return _narrowed(q, where(b < 0, -rest, rest), mode)
+        q = div_rn(x, y)
+        a, product = x.to(float64), q.to(float64) * y.to(float64)  # exact
+        over, under = product > a, product < a
+        return _moved(q, where(y < 0, under, over), where(y < 0, over, under), mode)
 
 
 @library
 def _sqrt(x: tensor, mode: constexpr):
-    a = x.to(float64)
-    s = sqrt_rn(a)
+    s = sqrt_rn(x)
     if mode == "rn":
-        return sqrt_rn(x)
+        return s
     elif x.dtype == float64:
+        a = x
         small = a < 2.0**-900
         up = where(small, 2.0**108, 1.0)
         root = s * where(small, 2.0**54, 1.0)
         e = fma(-root, root, a * up)
         return _moved(s, e < 0, e > 0, mode)
     else:
-        return _narrowed(s, fma(-s, s, a), mode)
+        a, root = x.to(float64), s.to(float64)
+        return _moved(s, root * root > a, root * root < a, mode)  # the square is exact
 
 
 @library
