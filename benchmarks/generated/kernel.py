@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 FOUND = re.compile(r"async_compile\.triton\('(\w+)', '''(.*?)''', device_str='\w+'\)", re.S)
+ZEROS = "zeros"
 BOUND = re.compile(r"tmp\d+ < (\d+)\)")  # of an assertion about an index
 ASSERTION = re.compile(r"device_assert\(.*")
 
@@ -38,9 +39,9 @@ class Config:
 
 @dataclass
 class Kernel:
-    """`arguments`: numbers, and [dtype, shape, strides] for tensors; `below`: what indices must stay below, where the
-    kernel asserts it; `whole`: whether the text imports what it names; `gigabytes` and `flops`: Inductor's own count of
-    the work; `sources`: what it was written for."""
+    """`arguments`: numbers, and [dtype, shape, strides] for tensors, with ZEROS as the fourth for a workspace of zeros;
+    `below`: what indices must stay below, where the kernel asserts it; `whole`: whether the text imports what it names;
+    `gigabytes` and `flops`: Inductor's own count of the work; `sources`: what it was written for."""
 
     name: str
     text: str
@@ -119,7 +120,7 @@ class _Torch:
 
     def zeros(self, *shape: Any, dtype: Any, device: Any = None) -> list[Any]:
         sizes = shape[0] if isinstance(shape[0], (tuple, list)) else shape
-        return _described(sizes, [1] * len(sizes), dtype)
+        return [*_described(sizes, [1] * len(sizes), dtype), ZEROS]
 
 
 def _function(text: str) -> str:

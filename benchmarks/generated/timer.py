@@ -25,7 +25,7 @@ from generated import builder, pool  # first, as it decides what `import triton`
 
 import torch
 from cases import in_turn
-from generated.kernel import Kernel, read
+from generated.kernel import ZEROS, Kernel, read
 from tessera.runtime.driver import driver_named
 from tessera.runtime.cuda.driver_api import CudaError, driver, launch_config
 # isort: on
@@ -41,11 +41,13 @@ CTYPES = {
 
 def tensor(given: list[Any], below: int | None) -> Any:
     """Random: normally distributed numbers; integers that are valid indices where the kernel says what is valid, and
-    small ones else."""
-    kind, shape, strides = given
+    small ones else. A workspace of zeros is one in the first launch, whose results are compared."""
+    kind, shape, strides, *zeros = given
     dtype = getattr(torch, kind)
     size = 1 + sum((n - 1) * abs(s) for n, s in zip(shape, strides)) if 0 not in shape else 0
-    if dtype.is_floating_point:
+    if zeros == [ZEROS]:
+        flat = torch.zeros(size, device=DEVICE, dtype=dtype)
+    elif dtype.is_floating_point:
         flat = torch.randn(size, device=DEVICE, dtype=torch.float32).to(dtype)
     elif dtype == torch.bool:
         flat = torch.rand(size, device=DEVICE) < 0.5
