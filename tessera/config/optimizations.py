@@ -217,19 +217,13 @@ _GPU = (
         "layout/matrix_ops.py", "tests/unit/test_simt_shared.py", takes_room=True,
     ),
     _row(
-        "prefetch", "gpu", "streams loads of loops without MMAs through rings of each thread's own",
-        "addresses are pure; no store of the loop writes what is loaded", "passes/gpu_loops/private.py `_is_simple`, `_no_alias`",
-        f"tests/unit/test_gpu_passes_prefetch.py, {KERNELS}", unit="loop", takes_room=True,
+        "prefetch", "gpu", "streams loads of loops without MMAs through rings of each thread's own", "addresses are pure; no store of the loop writes what is loaded", "passes/gpu_loops/private.py `_is_simple`, `_no_alias`", f"tests/unit/test_gpu_passes_prefetch.py, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
-        "transpose-buffers", "gpu", "gives an operand that a loop transposes a ring of three buffers",
-        "a warpgroup meets the others when its MMA of two iterations before is done", "passes/gpu_scheduling/transpose_buffers.py",
-        "tests/unit/test_transpose_role.py", unit="loop", takes_room=True,
+        "transpose-buffers", "gpu", "gives an operand that a loop transposes a ring of three buffers", "a warpgroup meets the others when its MMA of two iterations before is done", "passes/gpu_scheduling/transpose_buffers.py", "tests/unit/test_transpose_role.py", unit="loop", takes_room=True,
     ),
     _row(
-        "transpose-role", "gpu", "lets warps of their own transpose an operand of MMAs",
-        "the loop's one MMA only adds up; both rings have room", "passes/gpu_scheduling/transpose_role.py `transposition_of`",
-        "tests/unit/test_transpose_role.py", takes_room=True,
+        "transpose-role", "gpu", "lets warps of their own transpose an operand of MMAs", "the loop's one MMA only adds up; both rings have room", "passes/gpu_scheduling/transpose_role.py `transposition_of`", "tests/unit/test_transpose_role.py", takes_room=True,
     ),
     _row(
         "warp-specialize", "gpu", "runs a producer that loads and consumers that compute in warps of their own",
@@ -237,23 +231,22 @@ _GPU = (
         "passes/gpu_scheduling/producer.py `Needs`, passes/gpu_scheduling/ordering.py", "tests/unit/test_specialize.py, tests/unit/test_while_roles.py", takes_room=True,
     ),
     _row(
-        "software-pipeline", "gpu", "copies tiles of later iterations to rings while this one computes",
-        "addresses and masks are pure; programs do not wait for others in the loop", "passes/gpu_loops/streams.py `slice_of`",
-        f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
+        "software-pipeline", "gpu", "copies tiles of later iterations to rings while this one computes", "addresses and masks are pure; programs do not wait for others in the loop", "passes/gpu_loops/streams.py `slice_of`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
-        "mma-across-iterations", "gpu", "lets MMAs that only add up run on into the next iteration",
-        "only the next MMA reads a sum; operands come through rings", "passes/gpu_loops/chains.py `accumulating`", DOTS,
-        unit="loop", takes_room=True,
+        "direct-reads", "gpu", "reads tiles that the TMA unit wrote in the layout that their users need", "all users convert them to that layout", "passes/gpu_scheduling/rings.py `read_as_needed`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
-        "mma-chains", "gpu", "shifts the last MMA of a chain by one iteration, beside the work on the first one's result",
-        "only the next MMA reads the sum; its buffers live one iteration longer", "passes/gpu_loops/chains.py `shiftable`",
-        "tests/unit/test_gpu_passes_chains.py, tests/unit/test_chained_roles.py", unit="loop", takes_room=True,
+        "register-prefetch", "gpu", "loads an iteration ahead what loops with MMAs read besides operands", "addresses are pure; the loop writes through other arguments", "passes/gpu_loops/registers.py `_written`, `_may_run_ahead`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
-        "loop-split", "gpu", "makes two loops of one whose branch flips once", "the condition compares the index with a fixed value",
-        "passes/gpu_mma/split_loops.py `flip_of`", "tests/unit/test_split_loops.py", unit="loop",
+        "mma-across-iterations", "gpu", "lets MMAs that only add up run on into the next iteration", "only the next MMA reads a sum; operands come through rings", "passes/gpu_loops/chains.py `accumulating`", DOTS, unit="loop", takes_room=True,
+    ),
+    _row(
+        "mma-chains", "gpu", "shifts the last MMA of a chain by one iteration, beside the work on the first one's result", "only the next MMA reads the sum; its buffers live one iteration longer", "passes/gpu_loops/chains.py `shiftable`", "tests/unit/test_gpu_passes_chains.py, tests/unit/test_chained_roles.py", unit="loop", takes_room=True,
+    ),
+    _row(
+        "loop-split", "gpu", "makes two loops of one whose branch flips once", "the condition compares the index with a fixed value", "passes/gpu_mma/split_loops.py `flip_of`", "tests/unit/test_split_loops.py", unit="loop",
     ),
     _row(
         "mma-early-start", "gpu", "moves an MMA of warpgroups up to where its operands are there",

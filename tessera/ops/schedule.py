@@ -112,7 +112,13 @@ def _verify_copy(op: Op, loop: ForOp) -> None:
         fills = [
             u for u in users if u.attrs.get("stage") == op.attrs["stage"] and "slots" in u.attrs
         ]
-        require(len(users) == len(fills) == 1, op, "only loads that fill a ring may run ahead")
+        if op.opcode == "load" and not fills:
+            main = loop.main_stage or 0
+            require(op.attrs["stage"] == main - 1, op, "a load to registers runs one stage ahead")
+            return
+        require(
+            len(users) == len(fills) == 1, op, "only loads may run ahead, to registers or to a ring"
+        )
         return
     require(
         op.attrs.get("signal") in SIGNALS, op, lambda: f"signal is none of {', '.join(SIGNALS)}"

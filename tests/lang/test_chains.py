@@ -88,3 +88,47 @@ def test_two_sums(device, blocks):
     s, t = wide[0] @ wide[1].T, wide[0] @ wide[2].T
     for found, want in ((out, s / 8 @ wide[2]), (more, (s - t) @ wide[1])):
         np.testing.assert_allclose(device.numpy(found), want, atol=4e-3 * np.abs(want).max())
+
+
+@tessera.jit
+def attend_pages(
+    q, k, v, pages, scales, out, length, N: tl.constexpr, M: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr
+):  # fmt: skip
+    """Keys and values in pages that lie anywhere, with a scale for each key."""
+    rows, dims, at = tl.arange(0, M), tl.arange(0, D), tl.arange(0, N)
+    x = tl.load(q + rows[:, None] * D + dims[None, :])
+    acc = tl.zeros((M, D), tl.float32)
+    for start in range(0, length, N):
+        keys = start + at
+        page = tl.load(pages + keys // PAGE, mask=keys < length, other=0)
+        place = (page * PAGE + keys % PAGE) * D
+        y = tl.load(k + place[None, :] + dims[:, None], mask=(keys < length)[None, :], other=0.0)
+        z = tl.load(v + place[:, None] + dims[None, :], mask=(keys < length)[:, None], other=0.0)
+        scale = tl.load(scales + keys, mask=keys < length, other=0.0)
+        weights = tl.maximum(tl.dot(x, y), 0.0) * scale[None, :]
+        acc = tl.dot(weights.to(z.dtype), z, acc)
+    tl.store(out + rows[:, None] * D + dims[None, :], acc)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("length", [0, 24, 32, 100, 160])
+@pytest.mark.parametrize("warps", [4, 8])
+def test_pages(device, length, stages, warps):
+    """What an address is loaded from runs ahead of the copy that needs it."""
+    m, n, d, page = 16 * warps, 32, 64, 8
+    count = max(-(-length // page), 1)
+    order = np.random.default_rng(0).permutation(count).astype(np.int32)
+    q = sample("fp16", (m, d), seed=1) / np.float16(4)
+    k, v = (sample("fp16", (count * page, d), seed=s) / np.float16(4) for s in (2, 3))
+    scales = sample("fp32", (max(length, 1),), seed=4)
+    out = device.zeros((m, d), "fp32")
+    attend_pages[(1,)](
+        device.array(q, "fp16"), device.array(k, "fp16"), device.array(v, "fp16"), device.array(order, "i32"),
+        device.array(scales, "fp32"), out, length, N=n, M=m, D=d, PAGE=page, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    keys = np.arange(length)
+    place = order[keys // page] * page + keys % page
+    weights = np.maximum(q.astype(np.float32) @ k[place].T.astype(np.float32), 0) * scales[keys]
+    expected = weights.astype(np.float16).astype(np.float32) @ v[place].astype(np.float32)
+    found = device.numpy(out)
+    assert np.abs(found - expected).max() <= 0.01 * max(np.abs(expected).max(), 1)

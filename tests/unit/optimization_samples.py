@@ -48,6 +48,28 @@ def gated(a, b, c, out, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr)
 
 
 @tessera.jit
+def biased(a, b, biases, out, K, B: tl.constexpr):
+    """A tile that comes with the operands and is added to each product."""
+    acc = tl.zeros((B, B), tl.float32)
+    for k in range(0, K, B):
+        acc += tl.maximum(
+            tl.dot(a.load([0, k]), b.load([k, 0])) + biases.load([0, k]).to(tl.float32), -3.0
+        )
+    out.store([0, 0], acc)
+
+
+@tessera.jit
+def scaled(a, b, scales, c, K, B: tl.constexpr):
+    """A product with a scale for each step, which the loop loads."""
+    rows, cols = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    acc = tl.zeros((B, B), tl.float32)
+    for k in range(0, K, B):
+        part = tl.dot(tl.load(a + rows * K + k + cols), tl.load(b + (k + rows) * B + cols))
+        acc += part * tl.load(scales + k + cols)
+    tl.store(c + rows * B + cols, acc)
+
+
+@tessera.jit
 def counted(a, b, c, K, B: tl.constexpr):
     """A `while` that counts, a loop to unroll, sums that are scaled."""
     rows, cols = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
@@ -262,6 +284,15 @@ SAMPLES = [
         {"K": 64, "B": 16},
     ),
     _product("halves", 64, 64, 64, (32, 32, 32), np.float16, ("cpu",)),
+    Sample(
+        "biased", ("simt",), biased,
+        lambda: [*small((64, 256), (256, 64), (64, 256)), np.zeros((64, 64), np.float32)],
+        lambda x: [*_descriptors(x, *[[64, 64]] * 4), 256], (1,), {"B": 64}, {"num_stages": 3},
+    ),
+    Sample(
+        "scaled", ("simt",), scaled, lambda: [*small((32, 128), (128, 32), (128,)), np.zeros((32, 32), np.float32)],
+        lambda x: [*x[:3], x[3], 128], (1,), {"B": 32}, {"num_stages": 3, "pointer_maps": False},
+    ),
     Sample(
         "counted", BOTH, counted, lambda: [*small((16, 64), (64, 16)), np.zeros((16, 16), np.float32)],
         lambda x: [*x, 64], (1,), {"B": 16},

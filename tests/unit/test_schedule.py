@@ -90,7 +90,7 @@ def test_a_schedule_is_text() -> None:
         ({"slots__3": "slots=2"}, "2 buffers are too few: 3 are in use at a time"),
         ({"'cp.async'": "'smoke'"}, "signal is none of cp.async"),
         ({"main_stage__2": "main_stage=-1"}, "the main stage is negative"),
-        ({"{stage__4, position__-1}": "{stage=1}"}, "only loads that fill a ring may run ahead"),
+        ({"{stage__4, position__-1}": "{stage=1}"}, "only loads may run ahead, to registers or to a ring"),
         ({"%fs {stage__3}": "%fs {stage=5}"}, "runs before mul, whose value it needs"),
         ({"mul %y, %fs {stage__3}": "mul %high, %fs"}, "runs before max, whose value it needs"),
         ({"local_load %s, _": "local_load %s, _ {stage=3}"}, "2 buffers are too few|3 buffers are too few"),

@@ -36,6 +36,7 @@ from tessera.ir import (
 from tessera.layout import LinearLayout
 from tessera.ops.schedule import positions_of, stage_of, steady_state
 from tessera.passes.gpu_loops.delay import Places, Placing, arrange, delay
+from tessera.passes.gpu_loops.registers import carried_loads, carry
 from tessera.passes.gpu_loops.slots import advance, next_slot
 from tessera.passes.gpu_loops.streams import Stream, slice_of
 from tessera.passes.neutral.fold import constant_of
@@ -76,8 +77,11 @@ def _expand(loop: ops.ForOp, num_warps: int) -> None:
     for op in places:
         for name in ("stage", "position", "slots", "signal"):
             op.attrs.pop(name, None)
+    early = carried_loads(loop, main, places)
+    if early:
+        loop, early = carry(loop, early, places, main)
     if copied:
-        loop = _Rings(loop, main, copied, *signals[0], places, num_warps).run()
+        loop = _Rings(loop, main, copied, *signals[0], places, num_warps, early).run()
     last = max((stage for _, stage in places.values()), default=main)
     if last == main:
         arrange(loop, places)
@@ -119,11 +123,12 @@ class _Rings:
         signal: str,
         places: Places,
         num_warps: int,
+        early: Sequence[Op],
     ):
         self.loop, self.main, self.slots, self.places = loop, main, slots, places
         self.private, self.signal, self.num_warps = signal == "thread", signal, num_warps
         self.ahead = main - stage
-        self.streams = [_stream(a, loop) for a in copied]
+        self.streams = [_stream(a, loop, early) for a in copied]
         self.position = places[self.streams[0].load][0]
         self.start = min(position for position, _ in places.values())
         slices = set[Op]().union(*[s.slice for s in self.streams])
@@ -275,12 +280,12 @@ class _Rings:
         return not isinstance(op, ops.SharedView) and any(buffer_of(v) in self.rings for v in used)
 
 
-def _stream(alloc: ops.LocalAllocOp, loop: ops.ForOp) -> Stream:
+def _stream(alloc: ops.LocalAllocOp, loop: ops.ForOp, early: Sequence[Op]) -> Stream:
     """Return what a copy that runs ahead needs."""
     load = alloc.init.op if alloc.init is not None else None
     assert isinstance(load, ops.LoadOp)
     values = [v for v in (load.ptr, load.mask, load.other) if v is not None]
-    found = slice_of(values, loop)
+    found = slice_of(values, loop, early)
     if found is None:
         require(False, load, "the address of a copy that runs ahead is not pure")
         raise AssertionError

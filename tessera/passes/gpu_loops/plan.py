@@ -16,6 +16,7 @@ from tessera.ir import Builder, Module, Op, pass_
 from tessera.ir.applications import apply
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.chains import overlapping, run_on, schedule_late
+from tessera.passes.gpu_loops.registers import early_loads, run_early
 from tessera.passes.gpu_loops.streams import Stream, stream_of, write_copies
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
 
@@ -47,13 +48,17 @@ def schedule_loops(module: Module, facts: GpuFacts) -> None:
     default: int = module.attrs.get("num_stages", 1)
     for func in module.body:
         assert isinstance(func, ops.FuncOp)
-        loops = [op for op in func.walk() if isinstance(op, ops.ForOp) and op.main_stage is None]
+        loops = [op for op in func.walk() if isinstance(op, ops.ForOp)]
         loops = [op for op in loops if (op.num_stages or default) > 1]
         axis = AxisAnalysis(func) if loops else None
         for loop in loops:
             assert axis is not None
             wanted = loop.num_stages or default
-            _Plan(loop, axis, facts, wanted, module.attrs["num_warps"]).write()
+            early = early_loads(loop)
+            if loop.main_stage is None:
+                _Plan(loop, axis, facts, wanted, module.attrs["num_warps"], early).write()
+            if early:
+                run_early(loop, early)
 
 
 @dataclass
@@ -65,13 +70,16 @@ class _Plan:
     facts: GpuFacts
     wanted: int
     num_warps: int
+    early: list[ops.LoadOp]
 
     def write(self) -> None:
         loop, facts = self.loop, self.facts
         if any(map(waits_for_others, loop.walk())):
             return
         streams = [
-            s for op in loop.body if (s := stream_of(op, loop, self.axis, facts)) is not None
+            s
+            for op in loop.body
+            if (s := stream_of(op, loop, self.axis, facts, self.early)) is not None
         ]
         rings: set[Op] = {s.alloc for s in streams}
         running, shifted = overlapping(loop, rings, CHAINED_REG32)

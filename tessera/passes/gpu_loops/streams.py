@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tessera.analysis.axis import AxisAnalysis
@@ -30,8 +30,11 @@ class Stream:
         return self.alloc.result.type.slot_bytes
 
 
-def stream_of(load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> Stream | None:
-    """Return the stream of a load, if it can be copied asynchronously ahead of its iteration."""
+def stream_of(
+    load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, early: Collection[Op] = ()
+) -> Stream | None:
+    """Return the stream of a load, if it can be copied asynchronously ahead of its iteration. Its address may depend on
+    `early` loads, which run ahead to registers."""
     if not isinstance(load, LoadOp) or load.volatile or not isinstance(load.ptr.type, TileType):
         return None
     users = load.result.users()
@@ -54,7 +57,7 @@ def stream_of(load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> Str
     if vec * bits // 8 < MIN_COPY_BYTES:
         return None
     sources = [load.ptr] + ([load.mask] if load.mask is not None else [])
-    found = slice_of(sources, loop)
+    found = slice_of(sources, loop, early)
     return Stream(load, alloc, *found) if found is not None else None
 
 
@@ -79,8 +82,11 @@ def is_zero(v: Value) -> bool:
     return value is not None and value == 0 and str(value)[0] != "-"
 
 
-def slice_of(sources: list[Value], loop: ForOp) -> tuple[set[Op], set[int]] | None:
-    """Return what computes `sources` in the loop across iterations: (ops, indices of carried values)."""
+def slice_of(
+    sources: list[Value], loop: ForOp, early: Collection[Op] = ()
+) -> tuple[set[Op], set[int]] | None:
+    """Return what computes `sources` in the loop across iterations: (ops, indices of carried values). All ops must be
+    pure, but for `early` loads."""
     ops: set[Op] = set()
     carried: set[int] = set()
     work = list(sources)
@@ -92,7 +98,9 @@ def slice_of(sources: list[Value], loop: ForOp) -> tuple[set[Op], set[int]] | No
                 carried.add(v.index - 1)
                 work.append(loop.body.terminator.operands[v.index - 1])
         elif op.is_inside(loop) and op not in ops:
-            if op.parent is not loop.body or op.regions or op.effects is not Effect.NONE:
+            if op.parent is not loop.body or op.regions:
+                return None
+            if op.effects is not Effect.NONE and op not in early:
                 return None
             if isinstance(op, DotOp | MmaOp):
                 return None

@@ -264,10 +264,11 @@ def _settled(arrive: MbarrierArriveOp, last: Op, place: dict[Op, int]) -> Op:
 def _needing(v: Value) -> Iterator[Op]:
     """Yield the ops that need all registers of a tile, directly or through arithmetic, and that arrivals do not pass:
     MMAs of warpgroups and writes to shared memory. The parts of an MMA run in order, and each reads its own registers
-    of an operand: the last part needs them all."""
+    of an operand: the last part needs them all. What an MMA adds to does not count, as for the check of
+    synchronisation, which follows accumulators as results in flight."""
     for user in v.users():
         if isinstance(user, WgmmaOp | LocalStoreOp | LocalAllocOp):
-            if not _reads_in_part(user, v):
+            if not _reads_in_part(user, v) and not _adds_to(user, v):
                 yield user
         elif user.effects is Effect.NONE and len(user.results) == 1 and not user.regions:
             made: Any = user.result.type
@@ -277,10 +278,14 @@ def _needing(v: Value) -> Iterator[Op]:
 
 def _reads_in_part(user: Op, v: Value) -> bool:
     """Whether an MMA reads `v` only in part, without its last registers."""
-    if not isinstance(user, WgmmaOp) or user.acc is v:
+    if not isinstance(user, WgmmaOp):
         return False
     index, parts = user.part
     return index != parts - 1
+
+
+def _adds_to(user: Op, v: Value) -> bool:
+    return isinstance(user, WgmmaOp) and user.acc is v
 
 
 def _is_before(op: Op, other: Op) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 
 from tessera import ops
 from tessera.analysis.allocation import memory_users
-from tessera.ir import Block, Builder, Op, SharedType, Value
+from tessera.ir import Block, Builder, Effect, Op, SharedType, Value
+from tessera.ir.applications import apply
 from tessera.layout import box_layout, boxes_of
 from tessera.passes.neutral.loops import const32, runs_at_all
 
@@ -157,10 +158,47 @@ def allocation(load: ops.DescriptorLoadOp) -> ops.LocalAllocOp:
     uses = list(load.result.uses)
     b = Builder.after_op(load)
     alloc = ops.LocalAllocOp(load.result, results=[SharedType(t.shape, t.elem, layout)])
-    tile = b.emit(ops.LocalLoadOp(b.emit(alloc), results=[t]))
+    read = b.insert(ops.LocalLoadOp(b.emit(alloc), results=[t]))
     for user, index in uses:
-        user.set_operand(index, tile)
+        user.set_operand(index, read.result)
+    read_as_needed(read)
     return alloc
+
+
+def read_as_needed(read: ops.LocalLoadOp) -> None:
+    """Read a tile in the layout to which all its users convert it, perhaps transposed. Otherwise it would go through
+    scratch memory, too, with two barriers."""
+    turned: list[ops.TransOp] = []
+    v = read.result
+    while len(users := _alive(v)) == 1 and isinstance(users[0], ops.TransOp):
+        turned.append(users[0])
+        v = users[0].result
+    wanted = {u.result.type for u in users if isinstance(u, ops.ConvertLayoutOp)}
+    if len(wanted) != 1 or not all(isinstance(u, ops.ConvertLayoutOp) for u in users):
+        return
+    if not apply("direct-reads", read):
+        return
+    t: Any = wanted.pop()
+    types = [t]
+    for op in reversed(turned):
+        back = [op.order.index(d) for d in range(len(op.order))]
+        types.append(op.x.type.with_layout(types[-1].layout.trans(back)))
+    b = Builder.before_op(read)
+    v = b.emit(ops.LocalLoadOp(read.shared, results=[types.pop()], names=[read.result.name]))
+    for op in turned:
+        v = b.emit(ops.TransOp(v, order=op.order, results=[types.pop()]))
+    for op in users:
+        op.replace_by([v])
+    for op in (*reversed(turned), read):
+        op.erase()
+
+
+def _alive(v: Value) -> list[Op]:
+    """Erase pure users whose results nobody uses, and return the other ones."""
+    for op in v.users():
+        if op.effects is Effect.NONE and not op.regions and not any(r.uses for r in op.results):
+            op.erase()
+    return v.users()
 
 
 def read_by_mmas(views: list[Value]) -> bool:

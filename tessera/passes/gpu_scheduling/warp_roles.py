@@ -7,13 +7,13 @@ waits for its tiles, or stores, the others multiply."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.ir import Block, Op, TileType, Type, Value
-from tessera.ops import ForOp, LocalLoadOp, WgmmaOp
+from tessera.ir import Block, Op, TileType
+from tessera.ops import LocalLoadOp, WgmmaOp
 from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_loops.registers import sums_beside
 
 GROUP_WARPS = 4  # of a warpgroup
 SUB_PARTITIONS = 4  # of an SM, over which its warps are distributed
@@ -113,17 +113,6 @@ def _of_instruction(op: WgmmaOp) -> int:
     columns = t.shape[0 if op.transposed else 1] // op.warpgroups[1]
     held = HELD_REG32 if isinstance(op.left.type, TileType) else 0
     return min(columns, MOST_COLUMNS) * t.elem.bits // 64 + held
-
-
-def sums_beside(block: Block, results: Collection[Value]) -> list[Type]:
-    """Return the types of the sums that a loop carries beside the results of its MMAs: `acc += dot(a, b) * scale` needs
-    registers for both."""
-    loop = block.parent
-    if not isinstance(loop, ForOp):
-        return []
-    types = {v.type for v in results}
-    made = zip(loop.carried, block.terminator.operands, strict=True)
-    return [arg.type for arg, v in made if arg.type in types and v not in results]
 
 
 def _of_block(block: Block) -> int:
