@@ -14,7 +14,7 @@ from tessera.language import arithmetic
 from tessera.language.arithmetic import exp2, fma, log, where
 from tessera.language.callable import library
 from tessera.language.extra import libdevice_tables as tables
-from tessera.language.extra.libdevice_base import INF, NAN, _limited, _poly, _sine_of, _with_sign
+from tessera.language.extra.libdevice_base import INF, NAN, _limited, _poly, _with_sign
 from tessera.language.extra.libdevice_ops import fast_log2f, log1p, pow, rint
 
 if TYPE_CHECKING:
@@ -188,20 +188,27 @@ def _normcdf_single(x: tensor):
 
 # --- angles in half turns, gamma ----------------------------------------------------------------------------
 @library
-def _half_turns_single(x: tensor):
-    """Return (sin(pi r), cos(pi r), n) with x = n/2 + r, |r| <= 1/4; only n modulo 4 matters."""
-    whole = x - 2.0 * rint(x * 0.5)  # exact, from -1 to 1
-    n = rint(whole * 2.0)
-    r = fma(n, -0.5, whole)
+def _sine_of_part(r: tensor, n: tensor):
+    """sin(pi (n + r)) for |r| <= 1/2 and a whole n; pi in two parts."""
     square = r * r
     sine = fma(r * square, _poly(square, tables.SINPI_SINGLE), r * -8.742277657347586e-08)
-    return fma(r, 3.1415927410125732, sine), _poly(square, tables.COSPI_SINGLE), n
+    sine = fma(r, 3.1415927410125732, sine)
+    half = n * 0.5
+    return where(rint(half) == half, sine, -sine)
 
 
 @library
 def _sinpi_single(x: tensor):
-    s, c, n = _half_turns_single(x)
-    return _sine_of(s, c, n, x)
+    n = rint(x)
+    value = _sine_of_part(x - n, n)
+    return where(value == 0, _with_sign(value, x), value)
+
+
+@library
+def _cospi_single(x: tensor):
+    n = rint(x)
+    value = _sine_of_part(0.5 - arithmetic.abs(x - n), n)
+    return where(value == 0, 0.0, value)
 
 
 @library

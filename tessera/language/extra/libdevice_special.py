@@ -30,11 +30,11 @@ from tessera.language.extra.libdevice_single import (
     _asinh_single,
     _atanh_single,
     _cbrt_single,
+    _cospi_single,
     _erfc_single,
     _erfcinv_single,
     _erfcx_single,
     _erfinv_single,
-    _half_turns_single,
     _lgamma_single,
     _normcdf_single,
     _sinpi_single,
@@ -216,10 +216,10 @@ def cospi(arg0: tensor):
     """cos(pi x): 2 ulp in fp32, 2 ulp in fp64."""
     x = typed("cospi", "f", arg0)
     if x.dtype == float32:
-        s, c, n = _half_turns_single(x)
+        return _cospi_single(x)
     else:
         s, c, n = _half_turns(x)
-    return _cosine_of(s, c, n)
+        return _cosine_of(s, c, n)
 
 
 # --- gamma --------------------------------------------------------------------------------------------------------
