@@ -100,6 +100,7 @@ _GRAPHS = (
         "graph-reduce-scatters", "cpu gpu", "makes reductions of small scatters into equal elements", "known sizes; an associative function; sums change their order", "graph/passes/small_scatters.py",
         "tests/unit/test_graph_small_scatters.py, tests/fuzz/test_graphs_keep_meaning.py", unit="op",
     ),
+    _row("graph-recompute-expanded", "cpu gpu", "computes what expands smaller tensors where it is read, rather than to store it", "each element takes scalar operations alone on what the loop reads, or stores besides", "graph/passes/expanded.py", "tests/filecheck/graph-recompute-expanded.gph, tests/fuzz/test_graph_expanded.py", unit="op"),
     _row(
         "graph-narrow-results", "cpu gpu", "stores numbers that a loop widens as they were, and widens them where they are read", "nothing but loads uses the tensor", "graph/passes/narrow.py",
         "tests/filecheck/graph-narrow-results.gph, tests/fuzz/test_graph_halves.py", unit="rewrite",
@@ -160,10 +161,7 @@ _GRAPHS = (
         "graph-break-launches", "gpu", "starts kernels in two calls of native code in place of one, between which memory goes back", "the launches and their order stay the same", "graph/planning/breaks.py, graph/planning/settle.py",
         "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph",
     ),
-    _row(
-        "graph-order-steps", "gpu", "runs the kernels and calls of a graph in an order in which less memory is held", "no step passes one that it depends on, nor one with an effect", "graph/planning/order.py",
-        "tests/unit/test_graph_step_order.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph",
-    ),
+    _row("graph-order-steps", "gpu", "runs the kernels and calls of a graph in an order in which less memory is held", "no step passes one that it depends on, nor one with an effect", "graph/planning/order.py", "tests/unit/test_graph_step_order.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph"),
     _row(
         "graph-join-gradients", "cpu", "computes all gradients of attention by one program for each head of keys", "sums in memory are of the type that is added up; no two programs add to one element", "graph/passes/split_attention.py", "tests/unit/test_graph_attention_grads.py", unit="op",
     ),

@@ -8,6 +8,7 @@ from tessera.graph.passes.biases import add_biases
 from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.expand_scatter import expand_scatters
 from tessera.graph.passes.expand_sort import expand_sorts
+from tessera.graph.passes.expanded import recompute_expanded
 from tessera.graph.passes.facts import symbol_ranges
 from tessera.graph.passes.index_sets import split_index_sets
 from tessera.graph.passes.layouts import choose_layouts
@@ -79,6 +80,7 @@ PIPELINE = [
     equal.merge_equal,
     canonical.canonicalize,
     fuse_loops,
+    recompute_expanded,
     narrow_results,
     canonical.canonicalize,
     equal.merge_equal,
