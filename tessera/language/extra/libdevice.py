@@ -102,9 +102,11 @@ def exp(arg0: tensor):
     if x.dtype == float64:
         return arithmetic.exp(x)
     else:
-        # x log2(e) = n + r, log2(e) in two parts. n is rounded by adding 1.5 * 2**23, whose last bit counts ones;
-        # it stays where 2**n is normal, and r has what goes beyond.
-        t = minimum(maximum(x * 1.4426950408889634, -126.0), 126.0) + 12582912.0
+        # x log2(e) = n + r, log2(e) in two parts. n is rounded by adding 1.5 * 2**23, whose last bit counts ones. It
+        # stays from -126 to 126, where 2**n is normal, and r has what goes beyond: ptxas clamps to 0..1 for nothing.
+        t = fma(
+            minimum(maximum(fma(x, 1.4426950408889634 / 252, 0.5), 0.0), 1.0), 252.0, 12582786.0
+        )
         n = t - 12582912.0
         r = fma(x, 1.925963033500011e-08, fma(x, 1.4426950216293335, -n))
         power = ((t.to(int32, bitcast=True) << 23) + 0x3F800000).to(float32, bitcast=True)
