@@ -54,7 +54,7 @@ def schedule_loops(module: Module, facts: GpuFacts) -> None:
         for loop in loops:
             assert axis is not None
             wanted = loop.num_stages or default
-            early = early_loads(loop)
+            early = early_loads(loop, axis, facts)
             if loop.main_stage is None:
                 _Plan(loop, axis, facts, wanted, module.attrs["num_warps"], early).write()
             if early:

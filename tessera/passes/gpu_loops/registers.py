@@ -14,12 +14,14 @@ from collections.abc import Collection
 from typing import Any
 
 from tessera import ops
+from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.provenance import argument_of
 from tessera.dtypes import int1
 from tessera.ir import Block, Builder, Op, TileType, Type, Value, elem_of, with_elem
 from tessera.ir.applications import apply
+from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.delay import Places, Placing
-from tessera.passes.gpu_loops.streams import slice_of
+from tessera.passes.gpu_loops.streams import slice_of, stream_of
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
 from tessera.passes.neutral.loops import runs_at_all, set_yields, with_carried
 
@@ -27,11 +29,12 @@ UNKNOWN = (
     ops.DescriptorWrite, ops.CallOp, ops.VolatileAsmOp, ops.BarrierOp, ops.GridDependencyOp,
 )  # fmt: skip
 # Registers of a thread for MMAs, sums beside them and loads that run ahead; and for small loads in any case.
-ROOM_REG32, SMALL_REG32 = 176, 16
+ROOM_REG32, SMALL_REG32 = 176, 8
 
 
-def early_loads(loop: ops.ForOp) -> list[ops.LoadOp]:
-    """Return the loads of a loop with MMAs whose results are to be carried from the iteration before."""
+def early_loads(loop: ops.ForOp, axis: AxisAnalysis, facts: GpuFacts) -> list[ops.LoadOp]:
+    """Return the loads of a loop with MMAs whose results are to be carried from the iteration before: all that do not
+    fill a ring, operands that are too narrow for asynchronous copies included."""
     if not any(isinstance(op, ops.Matmul) for op in loop.body):
         return []
     written = _written(loop)
@@ -40,7 +43,11 @@ def early_loads(loop: ops.ForOp) -> list[ops.LoadOp]:
     found: list[ops.LoadOp] = []
     left = max(SMALL_REG32, ROOM_REG32 - _used(loop))
     for op in loop.body:
-        if isinstance(op, ops.LoadOp) and _may_run_ahead(op, loop, written):
+        if (
+            isinstance(op, ops.LoadOp)
+            and _may_run_ahead(op, loop, written)
+            and stream_of(op, loop, axis, facts) is None
+        ):
             reg32 = _reg32(op.result.type)
             if reg32 <= left:
                 left -= reg32
@@ -85,8 +92,6 @@ def _written(loop: ops.ForOp) -> set[Value] | None:
 def _may_run_ahead(op: ops.LoadOp, loop: ops.ForOp, written: set[Value]) -> bool:
     if waits_for_others(op) or not isinstance(op.ptr.type, TileType):
         return False
-    if any(isinstance(user, ops.LocalAllocOp) for user in op.result.users()):
-        return False
     base = argument_of(op.ptr)
     if written and (base is None or base in written):
         return False
@@ -112,9 +117,9 @@ def run_early(loop: ops.ForOp, loads: list[ops.LoadOp]) -> None:
 
 def carried_loads(loop: ops.ForOp, main: int, places: Places) -> list[ops.LoadOp]:
     """Return the loads of a scheduled loop that run ahead to registers."""
-    early = [op for op, (_, stage) in places.items() if stage < main]
+    early = {op for op, (_, stage) in places.items() if stage < main}
     loads = [op for op in loop.body if isinstance(op, ops.LoadOp) and op in early]
-    return [x for x in loads if not any(isinstance(u, ops.LocalAllocOp) for u in x.result.users())]
+    return [x for x in loads if early.isdisjoint(x.result.users())]
 
 
 def carry(
