@@ -19,6 +19,7 @@ import breadth_tables
 import chart
 import model_tables
 import record
+import untuned_tables
 from record import Results, Row
 
 BELOW = 0.97  # rows under this ratio are listed as slower
@@ -191,6 +192,15 @@ def breadth_slow_table() -> list[str]:
     return table(columns, breadth_tables.slow_lines(results("breadth"), "triton"))
 
 
+def untuned_summary() -> list[str]:
+    lines = untuned_tables.summary_lines(results("untuned").rows)
+    return [origin("untuned"), "", *table(untuned_tables.SUMMARY, lines)]
+
+
+def untuned_table() -> list[str]:
+    return table(untuned_tables.ALL, untuned_tables.all_lines(results("untuned").rows))
+
+
 def plain_table() -> list[str]:
     names = [f"cpu-plain-{threads}" for threads in (1, 4, 16)]
     columns = ["kernel", "rows", "1 thread", "4 threads", "16 threads"]
@@ -338,6 +348,8 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "special-slow": lambda: table(
         breadth_tables.SLOW_SPECIAL, breadth_tables.slow_special_lines(results("special_math"))
     ),
+    "untuned-summary": untuned_summary,
+    "untuned": untuned_table,
     "breadth": breadth_table,
     "breadth-slow": breadth_slow_table,
     "cpu-plain": plain_table,
