@@ -122,7 +122,7 @@ class FailedTile:
     bad: bytes
     program: tuple[int, ...]
     index: int
-    kernel: Any = None
+    kernel: object = None
 
 
 class TesseraError(Exception):

@@ -153,7 +153,7 @@ def _indices(number: int, shape: tuple[int, ...]) -> list[int]:
 def _layout(error: TesseraError, tile: FailedTile) -> tuple[str, dict[int, str]]:
     """Return a sentence about the layout that the tile has on a GPU, and the holders of elements by number."""
     kernel = tile.kernel
-    if kernel is None or error.loc is None or not hasattr(kernel.src, "fn"):
+    if not isinstance(kernel, CompiledKernel) or error.loc is None or not hasattr(kernel.src, "fn"):
         return "", {}
     try:
         module = _gpu_ir(kernel)

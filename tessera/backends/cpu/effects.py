@@ -32,7 +32,7 @@ from tessera.ops import memory, tile
 
 # --- stores -------------------------------------------------------------------------------------------------
 @executes(memory.StoreOp)
-def _store(lo: Lowering, op: Any) -> None:
+def _store(lo: Lowering, op: memory.StoreOp) -> None:
     values = [v for v in (op.ptr, op.value, op.mask) if v is not None]
     elem = elem_of(op.value.type)
     if not isinstance(op.ptr.type, TileType):

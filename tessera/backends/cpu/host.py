@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tessera.backends.cpu.effects import scalar_nest, to_bits
 from tessera.backends.cpu.fusion import finish_memo_buffers, prepare, run
 from tessera.backends.cpu.llvm_text import quoted
@@ -87,7 +85,7 @@ def _literal(text: str) -> str:
 
 
 @executes(memory.PrintOp)
-def _print(lo: Lowering, op: Any) -> None:
+def _print(lo: Lowering, op: memory.PrintOp) -> None:
     head = "pid (%d, %d, %d)"
     prepare(lo, [v for v in op.args if isinstance(v.type, TileType)], op)
     out = Printed(lo)
@@ -127,7 +125,7 @@ def prints_in_order(module: Module) -> bool:
 
 
 @executes(memory.AssertOp)
-def _assert(lo: Lowering, op: Any) -> None:
+def _assert(lo: Lowering, op: memory.AssertOp) -> None:
     """Print the message, set the status to the number of the assertion (from 1), and leave the program."""
     em = lo.em
     v = op.condition
