@@ -348,6 +348,28 @@ def test_launches_are_started_apart_where_that_holds_less(
         assert exe.peak_bytes() < 6 * SIZE
 
 
+def gradients(g: GraphBuilder, x: Value) -> tuple[Value, ...]:
+    """A large tensor that a call of the library reads, and then a kernel; what is made of that goes through kernels."""
+    wide = g.loop([N, N, 8], lambda i, j, k: g.load(x, j, i))
+    weight = g.extern("double", [wide], [Place(0)], [TensorType((N, N, 8), float32)])[0]
+    less = g.loop([N, N], lambda i, j: g.reduce("max", [8], lambda k: g.load(wide, j, i, k)))
+    more = g.loop([N, N, 2], lambda i, j, k: g.load(less, j, i))
+    last = g.extern("double", [more], [Place(0)], [more.type])[0]
+    return weight, last
+
+
+def test_launches_are_started_apart_where_an_arena_would_hold_more():
+    """In one call of native code three temporary tensors share an arena, which is held while the library runs in front
+    of it."""
+    exe = compiled(gradients)
+    (x,) = arguments()
+    weight, last = exe([x])
+    np.testing.assert_array_equal(weight, np.broadcast_to(2 * x.T[:, :, None], (N, N, 8)))
+    np.testing.assert_array_equal(last, np.broadcast_to(2 * x.T[:, :, None], (N, N, 2)))
+    assert exe.plan.breaks
+    assert exe.peak_bytes() <= 17 * SIZE * (1 + LEAST)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_few_breaks_hold_hardly_more_than_one_at_each_step(seed: int):
     draw = random.Random(seed)

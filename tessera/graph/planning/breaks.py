@@ -59,8 +59,14 @@ class Held:
         return self.begun[behind] - self.ended[first] + self.gone[first] + placed
 
 
+def least_of(leases: Sequence[Lease], steps: int) -> float:
+    """The most that is held if each step is a group, and the part `LEAST` of it."""
+    apart = Held(leases, steps).at
+    return max(0, *(apart(range(n, n + 1)) for n in range(steps))) * (1 + LEAST)
+
+
 def choose(
-    leases: Sequence[Lease], groups: Sequence[range], whole: Sequence[Lease]
+    leases: Sequence[Lease], groups: Sequence[range], whole: Sequence[Lease] | None = None
 ) -> frozenset[int]:
     """The steps at which another group has to begin, so that the most that is held is as little as if each step were
     a group, or more by less than the part `LEAST` of it: the group that holds most is cut where its two parts hold
@@ -69,9 +75,8 @@ def choose(
     if not groups:
         return frozenset()
     count = groups[-1].stop
-    apart, together = Held(leases, count).at, Held(whole, count).at
-    most = max(0, *(apart(range(n, n + 1)) for n in range(count))) * (1 + LEAST)
-    if max(map(together, groups)) <= most:
+    apart, most = Held(leases, count).at, least_of(leases, count)
+    if whole is not None and max(map(Held(whole, count).at, groups)) <= most:
         return frozenset()
     todo = [(-apart(g), g.start, g.stop) for g in groups]
     heapify(todo)

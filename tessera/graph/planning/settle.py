@@ -7,11 +7,12 @@ launch h (y) → z            z as well: t is dead, of the same size, and goes b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
 from tessera.graph.index import Sym
 from tessera.graph.ir.types import TensorType, product
-from tessera.graph.planning.breaks import Lease, choose
+from tessera.graph.planning.breaks import Lease, choose, least_of
 from tessera.graph.planning.memory import Buffer, cut, rounded
 from tessera.graph.planning.order import COLLECTIVES, order_steps
 from tessera.graph.planning.plan import (
@@ -39,10 +40,12 @@ PAGE = 512  # bytes: CUDA's caching allocator rounds up to them
 def settle(plan: Plan, forbidden: Forbidden, several: bool = False) -> None:
     """Decide where every tensor lies and how long it lives. `forbidden`: by kernel, pairs of parameters that must not
     be the same memory. `several`: whether temporary tensors may lie in several arenas, so that each goes early."""
-    Settling(plan, forbidden, several).run()
+    settling = Settling(plan, forbidden, several)
+    settling.run()
     plan.arenas = [found] if (found := plan.buffers()) else []
     if several and apply("graph-cut-arena", what="arena"):
         cut_arena(plan)
+        settling.break_where_arenas_hold_more()
 
 
 class Settling:
@@ -50,6 +53,9 @@ class Settling:
 
     def __init__(self, plan: Plan, forbidden: Forbidden, several: bool):
         self.plan, self.forbidden, self.several = plan, forbidden, several
+        self.launches: list[tuple[int, Launch]] = []
+        self.before: tuple[dict[Value, Value], dict[Value, tuple[int, int]]] = {}, {}
+        self.apart: list[Lease] = []
 
     def run(self) -> None:
         plan = self.plan
@@ -70,19 +76,41 @@ class Settling:
             self._merge(v)
         written = {plan.memory(v) for s in plan.steps for v in s.writes}
         plan.donated = frozenset(plan.donated - written - outputs)
-        launches = [(n, s) for n, s in enumerate(plan.steps) if isinstance(s, Launch)]
-        for n, step in launches:
+        self.launches = [(n, s) for n, s in enumerate(plan.steps) if isinstance(s, Launch)]
+        for n, step in self.launches:
             self._reuse(n, step)
-        before = dict(plan.same), dict(plan.lives)
-        apart = leases_of(plan)
-        self._take_over_all(launches)
+        self.before = dict(plan.same), dict(plan.lives)
+        self.apart = leases_of(plan)
+        self._take_over_all()
         if not self.several:
             return
-        found = choose(apart, plan.groups(), leases_of(plan))
+        found = choose(self.apart, plan.groups(), leases_of(plan))
         if found and apply("graph-break-launches", what="call"):
-            plan.same, plan.lives = before
-            plan.breaks = found
-            self._take_over_all(launches)
+            self._break(found)
+
+    # --- where launches begin anew ----------------------------------------------------------------------------------
+    def _break(self, found: frozenset[int]) -> None:
+        plan = self.plan
+        plan.same, plan.lives = dict(self.before[0]), dict(self.before[1])
+        plan.breaks = found
+        self._take_over_all()
+
+    def break_where_arenas_hold_more(self) -> None:
+        """Start launches apart where arenas, whose tensors share them in a group, hold more than these would apart."""
+        plan, sizes = self.plan, likely_sizes(self.plan.place)
+        held = plan.peak_bytes(sizes, PAGE)
+        if plan.breaks or not plan.steps or held <= least_of(self.apart, len(plan.steps)):
+            return
+        found = choose([replace(x, placed=False) for x in self.apart], plan.groups())
+        if not found or not apply("graph-break-launches", what="call"):
+            return
+        kept = plan.same, plan.lives, dict(plan.place), plan.arenas
+        plan.place = {v: TEMPORARY if sort == OWN else sort for v, sort in plan.place.items()}
+        self._break(found)
+        cut_arena(plan)
+        if plan.peak_bytes(sizes, PAGE) >= held:
+            plan.same, plan.lives, plan.place, plan.arenas = kept
+            plan.breaks = frozenset()
 
     # --- results in the memory of arguments -------------------------------------------------------------------------
     def _write_in_place(self, copy: Launch, outputs: set[Value]) -> None:
@@ -177,9 +205,9 @@ class Settling:
             ):
                 self._share(n, result, home)
 
-    def _take_over_all(self, launches: Sequence[tuple[int, Launch]]) -> None:
+    def _take_over_all(self) -> None:
         starts = {n: group.start for group in self.plan.groups() for n in group}
-        for n, step in launches:
+        for n, step in self.launches:
             self._take_over(n, step, starts[n])
 
     def _take_over(self, n: int, step: Launch, first: int) -> None:
