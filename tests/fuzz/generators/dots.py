@@ -43,12 +43,29 @@ TABLE: dict[str, Pick | Several] = {
     "pad": Pick(0, 16, 8, 3, plain=0.6), "offset": Pick(0, 16, 1, 4, plain=0.75),
     "strides": Pick("literal", "args", plain=0.6),
 }  # fmt: skip
-LIMIT = 2**21  # multiply-adds of a kernel: the interpreter and the simulator should be quick
+LIMIT = 2**22  # multiply-adds of a kernel: the interpreter and the simulator should be quick
+
+
+# What a quarter of the kernels has: tiles for MMAs of warpgroups, in loops that overlap with themselves.
+WARPGROUPS: dict[str, Pick] = {
+    "m": Pick(64, 128, plain=0.7), "n": Pick(64, 32, 128, plain=0.6), "k": Pick(64, 32, plain=0.5),
+    "d": Pick(64, 32, plain=0.7), "type": Pick("fp16", "bf16", "fp8e5", "i8", plain=0.6),
+    "dots": Pick("chain", "one", "two_b", "three", "chain_hoisted", plain=0.4), "steps": Pick(3, 5, 2, 1, 0, plain=0.5),
+    "add": Pick("arg", "plus", "rescale_row", "scaled", plain=0.4), "warps": Pick(4, 8, plain=0.5),
+    "stages": Pick(3, 2, 4, 5, 1, plain=0.3), "grid": Pick((1, 1), (2, 1), plain=0.8),
+    "a_raw": Pick("same"), "b_raw": Pick("same"), "v_raw": Pick("same"), "acc": Pick("wide"),
+    "loop": Pick("for", "runtime", "while", "range", "tiles", plain=0.5), "pad": Pick(0), "offset": Pick(0),
+    "mask": Pick("none", "k", "m", "all", plain=0.6), "other": Pick(0, None, plain=0.5),
+}  # fmt: skip
 
 
 def draw(random: Random) -> Features:
     while True:
-        f = settle(features.draw(TABLE, random))
+        f = features.draw(TABLE, random)
+        if random.random() < 0.25:
+            f |= {name: pick.draw(random) for name, pick in WARPGROUPS.items()}
+            f |= {"a_steps": (), "b_steps": (), "v_steps": ()}
+        f = settle(f)
         work = f["m"] * f["n"] * f["k"] * max(f["steps"], 1) * f["grid"][0] * f["grid"][1]
         if work <= LIMIT:
             return f
