@@ -102,10 +102,6 @@ _GRAPHS = (
     ),
     _row("graph-recompute-expanded", "cpu gpu", "computes what expands smaller tensors where it is read, rather than to store it", "each element takes scalar operations alone on what the loop reads, or stores besides", "graph/passes/expanded.py", "tests/filecheck/graph-recompute-expanded.gph, tests/fuzz/test_graph_expanded.py", unit="op"),
     _row(
-        "graph-recompute-expanded", "cpu gpu", "computes what expands smaller tensors where it is read, rather than to store it", "each element takes scalar operations alone on what the loop reads, or stores besides", "graph/passes/expanded.py",
-        "tests/filecheck/graph-recompute-expanded.gph, tests/fuzz/test_graph_expanded.py", unit="op",
-    ),
-    _row(
         "graph-narrow-results", "cpu gpu", "stores numbers that a loop widens as they were, and widens them where they are read", "nothing but loads uses the tensor", "graph/passes/narrow.py",
         "tests/filecheck/graph-narrow-results.gph, tests/fuzz/test_graph_halves.py", unit="rewrite",
     ),
