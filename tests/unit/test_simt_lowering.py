@@ -209,6 +209,10 @@ def test_room_for_programs():
     assert re.search(r"minnctapersm 32$", narrow.ptx, re.M)
     loop = Compiled(total_kernel, p, {"N": 1024}, num_warps=4)
     assert re.search(r"minnctapersm 4$", loop.ptx, re.M)
+    large = Compiled(total_kernel, p, {"N": 1024}, num_warps=16)
+    assert re.search(r"minnctapersm 1$", large.ptx, re.M)
+    counted = Compiled(total_kernel, {**p, "n": C}, {"N": 1024, "n": 8192}, num_warps=16)
+    assert "minnctapersm" not in counted.ptx
     text, blocks = ".maxntid 256\n.minnctapersm 6\n.x", []
     while (looser := fewer_ctas(text)) != text:
         text = looser

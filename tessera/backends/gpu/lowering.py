@@ -21,7 +21,7 @@ from tessera.errors import InternalError
 from tessera.ir import Block, Module, Op, SharedType, TileType, TokenType, Type, Value, elem_of
 from tessera.layout.linear import LinearLayout
 from tessera.layout.matrix_ops import images
-from tessera.ops import Loop, Matmul
+from tessera.ops import ConstOp, ForOp, Loop, Matmul
 
 PROGRAMS = "%programs"  # the parameter that holds the launch's grid, three i32
 Lowering = Callable[["FunctionLowering", Any], None]
@@ -263,8 +263,12 @@ class FunctionLowering:
         warps = self.num_warps + self.module.attrs.get("producer_warps", 0)
         # MMAs need all registers that their CTA can have.
         ctas: int = self.module.attrs.get("resident_ctas", 1) if self.has_mma else 0
-        loops = any(isinstance(op, Loop) for op in self.module.walk())
-        return self.target.kernel_attributes(warps, ctas, loops) + self.extra_attributes
+        loops = [op for op in self.module.walk() if isinstance(op, Loop)]
+        bounds = [v.op for op in loops if isinstance(op, ForOp) for v in (op.lb, op.ub, op.step)]
+        counted = len(bounds) == 3 * len(loops) and all(isinstance(x, ConstOp) for x in bounds)
+        return (
+            self.target.kernel_attributes(warps, ctas, bool(loops), counted) + self.extra_attributes
+        )
 
     @property
     def has_mma(self) -> bool:

@@ -52,9 +52,9 @@ class GpuTarget(Protocol):
         """Return the first lines of the module: the triple and the program's shared memory `@smem`."""
         ...
 
-    def kernel_attributes(self, num_warps: int, ctas: int, loops: bool) -> str:
+    def kernel_attributes(self, num_warps: int, ctas: int, loops: bool, counted: bool) -> str:
         """Return the LLVM attributes of a kernel; `ctas`: how many are to share an SM, 0 if that is open; `loops`:
-        whether it has any."""
+        whether it has any; `counted`: whether the number of iterations of each is known."""
         ...
 
     def thread_index(self, w: Writer) -> str: ...
