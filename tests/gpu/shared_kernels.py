@@ -148,7 +148,7 @@ def ring_copy(
         mask = k.op(tile(src.shape, "i1", src), f"cmp {numbers}, {limit} {{predicate='lt'}}")
         start = k.op(tile(src.shape, f"*{elem}", src), "splat %x")
         pointers = k.op(tile(src.shape, f"*{elem}", src), f"addptr {start}, {numbers}")
-        token = k.op("token", f"async_copy {pointers}, {view}, {mask}, _")
+        token = k.op("token", f"async_copy {pointers}, {view}, {mask}, _, _")
         k.op("token", f"async_commit [{token}]")
     for i in range(buffers):
         k.op("token", f"async_wait [] {{pending={buffers - 1 - i}}}")
