@@ -74,7 +74,7 @@ PASS_NAMES = (
     "checks", "coalesce", "cse", "descriptor-to-pointer", "expand-loops", "graph-add-biases", "graph-canonicalize",
     "graph-channels-last", "graph-cse", "graph-drop-roundings", "graph-expand-scatters", "graph-expand-sorts",
     "graph-fuse", "graph-narrow-results", "graph-place-parts", "graph-recompute-expanded", "graph-reduce-scatters",
-    "graph-sink-scalars",
+    "graph-sink-scalars", "insert-trace",
     "known-comparisons", "licm", "lower-descriptor-rows", "lower-descriptors", "multicast-loads",
     "narrow-accumulators", "number-tensor-maps", "partition-cluster", "peel-first", "persist", "pointer-to-tma",
     "scalarise-inductions", "schedule-loops", "schedule-streams", "select-tensor-maps", "split-loops", "synchronized",

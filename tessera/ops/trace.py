@@ -25,7 +25,7 @@ __all__ = [
 
 TRACE_HEADER = 8  # words of a place in front of its records
 TRACE_CLOCK_BITS = 48  # of a record; the event is above them
-TRACE_EVENTS = 1 << 16
+TRACE_EVENTS = 1 << (64 - TRACE_CLOCK_BITS)
 
 
 def _require_place(op: Op, place: Value) -> None:

@@ -19,7 +19,7 @@ from tessera.tools import cli
 
 ON_DISK = ("--show", "--export", "--import")
 BAR = 20  # characters
-PIXELS = 420
+PIXELS = 420  # of the longest bar, beside names and times
 STYLE = Path(__file__).parents[1] / "explain" / "page.css"
 
 

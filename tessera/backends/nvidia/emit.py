@@ -16,7 +16,7 @@ ALL = "-1"
 # Threads of an SM that have 40, 64 and 128 registers each. Straight-line code hides its latency by as many CTAs as
 # possible; loops read ahead, for which they need registers.
 RESIDENT_THREADS = (1536, 1024, 512)
-FEW_CTAS = 2
+FEW_CTAS = 2  # of a kernel, on an SM: more of them hide each other's waits
 
 
 class NvidiaTarget:

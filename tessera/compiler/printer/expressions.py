@@ -224,7 +224,8 @@ def _math(op: Op, texts: Sequence[Text]) -> Text:
     if e not in WIDE_FLOATS or (op.opcode == "sqrt_rn" and e is float64):
         raise NoSource(f"the language has no {op.opcode} of {e}")
     room = "tl" if op.opcode in OF_TL else "libdevice"
-    return called(f"{room}.{op.opcode}", [typed(t, e) for t in texts])
+    name = f"{op.opcode}f" if op.opcode.startswith("fast_") else op.opcode  # libdevice's names
+    return called(f"{room}.{name}", [typed(t, e) for t in texts])
 
 
 def _is_nan(op: arith.IsNanOp, texts: Sequence[Text]) -> Text:

@@ -29,7 +29,7 @@ UNKNOWN = (
     ops.DescriptorWrite, ops.CallOp, ops.VolatileAsmOp, ops.BarrierOp, ops.GridDependencyOp,
 )  # fmt: skip
 # Registers of a thread for MMAs, sums beside them and loads that run ahead; and for small loads in any case.
-ROOM_REG32, SMALL_REG32 = 176, 8
+ROOM_REG32, SMALL_REG32 = 176, 4
 
 
 def early_loads(loop: ops.ForOp, axis: AxisAnalysis, facts: GpuFacts) -> list[ops.LoadOp]:
