@@ -231,3 +231,33 @@ def test_order_of_what_loops_carry(device):
             b = x[:64].reshape(8, 8).T.ravel()
             want = b[::-1] if b.max() >= 5 else want
         np.testing.assert_array_equal(device.numpy(out), want)
+
+
+@tessera.jit
+def butterflies(x, ROWS: tl.constexpr, N: tl.constexpr, STRIDE: tl.constexpr):
+    """A stage of the fast Hadamard transform of each row."""
+    pairs = tl.permute(tl.reshape(x, (ROWS, N // (2 * STRIDE), 2, STRIDE)), (0, 1, 3, 2))
+    a, b = tl.split(pairs)
+    return tl.reshape(tl.permute(tl.join(a + b, a - b), (0, 1, 3, 2)), (ROWS, N))
+
+
+@tessera.jit
+def hadamard_kernel(x, out, ROWS: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr):
+    at = tl.arange(0, ROWS)[:, None] * N + tl.arange(0, N)[None, :]
+    t = tl.load(x + at)
+    for stage in tl.static_range(STAGES):
+        t = butterflies(t, ROWS, N, N >> (stage + 1))
+    tl.store(out + at, t)
+
+
+@pytest.mark.parametrize("shape", [(2, 1024), (1, 64), (4, 8)])
+def test_rows_of_splits(device, shape):
+    """Each split takes another dimension from lanes and warps."""
+    x = sample("i32", shape, small=True)
+    out = device.zeros(shape, "i32")
+    stages = shape[1].bit_length() - 1
+    hadamard_kernel[(1,)](device.array(x), out, ROWS=shape[0], N=shape[1], STAGES=stages)
+    signs = np.array(
+        [[(-1) ** (i & j).bit_count() for j in range(shape[1])] for i in range(shape[1])]
+    )
+    np.testing.assert_array_equal(device.numpy(out), x @ signs)

@@ -9,8 +9,11 @@ import pytest
 from tessera.backends.nvidia.target import facts_for
 from tessera.interp import run
 from tessera.ir import Module, TileType, parse_module, print_module, verify
+from tessera.layout import LinearLayout
+from tessera.ops import SplitOp
 from tessera.passes.gpu_layout.assign import assign_layouts
 from tessera.passes.gpu_layout.coalesce import coalesce
+from tessera.passes.gpu_layout.rules import operand_layout, result_layout
 from tests.unit.gpu_modules import check_layouts
 
 FACTS = facts_for(80)
@@ -210,3 +213,21 @@ def test_flows_join_what_meets() -> None:
     text = text.replace("    %w: tile<1024xfp32> = cast %a\n", "")
     loads = [op for op in assigned(text).walk() if op.opcode == "load"]
     assert [op.results[0].type.layout.contiguity((0,)) for op in loads] == [4, 4, 4, 4, 8]
+
+
+def test_lanes_that_a_split_frees_take_registers() -> None:
+    """Else each split of a row would double the copies of an element among threads."""
+    layout = LinearLayout(
+        (128, 2), {"register": [[1, 0], [2, 0]], "lane": [[4, 0], [8, 0], [16, 0], [32, 0], [0, 1]], "warp": [[64, 0]]}
+    )  # fmt: skip
+    module = parse_module("""module {num_warps=2} {
+      func {name='halves'} (%x: tile<128x2xfp32>) {
+        %a: tile<128xfp32>, %b: tile<128xfp32> = split %x
+        return []
+      }
+    }""")
+    op = next(op for op in module.walk() if isinstance(op, SplitOp))
+    halves = result_layout(op, layout)
+    assert halves.is_bijective()
+    assert halves.bases("lane")[4] == (2,)
+    assert operand_layout(op, halves).split() == halves

@@ -51,8 +51,22 @@ def result_layout(op: Op, layout: LinearLayout) -> LinearLayout:
     if isinstance(op, ops.JoinOp):
         return layout.join()
     if isinstance(op, ops.SplitOp):
-        return layout.split() if layout.split_bit() == 0 else _halves(layout)
+        return layout.split() if layout.split_bit() == 0 else _spread_halves(layout)
     return layout
+
+
+def _spread_halves(layout: LinearLayout) -> LinearLayout:
+    """Return the layout of the halves of a tile whose last dimension is not in the lowest register bit.
+
+    Lanes and warps that told the halves apart take over register bits. Without that they would hold copies, twice as
+    many after each of a row of splits, and in the end every thread all of the tile."""
+    halves = _halves(layout)
+    bases = {name: list(halves.bases(name)) for name in ("register", "lane", "warp")}
+    for name in ("lane", "warp"):
+        for i, before in enumerate(layout.bases(name)):
+            if any(before) and not any(bases[name][i]) and bases["register"]:
+                bases[name][i] = bases["register"].pop()
+    return LinearLayout(halves.shape, bases)
 
 
 def _halves(layout: LinearLayout) -> LinearLayout:
