@@ -48,6 +48,17 @@ def breadth_lines(found: Results) -> list[list[str]]:
     return lines
 
 
+def library_lines(found: Results) -> list[list[str]]:
+    """All rows, those of each dtype, and those of each library, whose name begins its rows' names."""
+    lines = [spread_of("all", found.rows, "triton")]
+    for kind in sorted({row.dtype for row in found.rows}):
+        lines.append(spread_of(kind, [r for r in found.rows if r.dtype == kind], "triton"))
+    for library in sorted({row.name.split()[0] for row in found.rows}):
+        rows = [row for row in found.rows if row.name.split()[0] == library]
+        lines.append(spread_of(library, rows, "triton"))
+    return lines
+
+
 def slow_lines(found: Results, rival: str) -> list[list[str]]:
     """Names with a row below `LISTED`: their least ratio, the time of Triton there in µs, the slow rows of all."""
     by_name: dict[str, list[Row]] = defaultdict(list)

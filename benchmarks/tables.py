@@ -182,6 +182,16 @@ def breadth_table() -> list[str]:
     ]
 
 
+def libraries_table() -> list[str]:
+    lines = breadth_tables.library_lines(results("libraries"))
+    return [origin("libraries"), "", *table(breadth_tables.SPREAD, lines)]
+
+
+def libraries_slow_table() -> list[str]:
+    columns = ["function", "least ratio", "Triton there, µs", "rows below 0.97"]
+    return table(columns, breadth_tables.slow_lines(results("libraries"), "triton"))
+
+
 def special_table() -> list[str]:
     found = breadth_tables.special_lines(results("special_math"))
     return [origin("special_math"), "", *table(breadth_tables.SPECIAL, found)]
@@ -352,6 +362,8 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "untuned": untuned_table,
     "breadth": breadth_table,
     "breadth-slow": breadth_slow_table,
+    "libraries": libraries_table,
+    "libraries-slow": libraries_slow_table,
     "cpu-plain": plain_table,
     "cpu-rows": lambda: cpu_table("rows"),
     "cpu-matmul": lambda: cpu_table("matmul"),

@@ -119,7 +119,9 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "concatenated": lambda x: torch.cat([x, x.cos()], 0),
     "product": lambda x: x @ x.t(),
     "scan": lambda x: x.cumsum(1),
-    "sorted": lambda x: x.sort(-1)[0],
+    "sorted": lambda x: x.sort(dim=-1, stable=True)[
+        0
+    ],  # else equal ones may share a gradient otherwise
     "gathered": lambda x: x[torch.arange(x.shape[0] - 1, -1, -1, device=x.device)],
     "scattered": lambda x: x.new_zeros(3, x.shape[1]).index_add(
         0, torch.arange(x.shape[0], device=x.device) % 3, x

@@ -115,7 +115,7 @@ EXTREMA: dict[str, Any] = {
     "of all": lambda x: scaled(x).max(),
     "norm": lambda x: torch.linalg.vector_norm(scaled(x), float("inf"), 1),
     "groups": lambda x: x.new_zeros(3, 64).scatter_reduce(
-        0, (torch.arange(48) % 3)[:, None].expand(-1, 64), scaled(x), "amax", include_self=False
+        0, (torch.arange(48, device=x.device) % 3)[:, None].expand(-1, 64), scaled(x), "amax", include_self=False
     ),
     "beside others": gated,
 }  # fmt: skip
@@ -126,5 +126,7 @@ EXTREMA: dict[str, Any] = {
 def test_gradients_of_the_greatest_find_it(name: str, dtype: Any):
     """The backward graph compares elements with the greatest one; of what differs by a rounding none would be equal,
     and the gradient 0 / 0."""
+    if name == "both of rows" and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+        pytest.skip("aminmax has no gradient in this torch")
     x = torch.randn(48, 64).to(dtype).requires_grad_()
     compare(EXTREMA[name], x, backward=True, scale=4)
