@@ -35,7 +35,7 @@ class Extract:
         plain = fn if isinstance(fn, FunctionType) else fn.fn
         lines = textwrap.dedent(inspect.getsource(plain))
         node = next(n for n in ast.walk(ast.parse(lines)) if isinstance(n, ast.FunctionDef))
-        self._names(node, inspect.getclosurevars(plain).nonlocals | plain.__globals__)
+        self._names(node, {**plain.__globals__, **inspect.getclosurevars(plain).nonlocals})
         node.decorator_list = []
         for a in ast.walk(node.args):
             if (

@@ -4,7 +4,7 @@ The library runs on fake tensors; jitted functions, tuners and the library's own
 that notes. A tuner's launch is noted with the configurations that its own pruning leaves.
 """
 
-# pyright: basic
+# pyright: basic, reportMissingImports=false
 from __future__ import annotations
 
 import importlib.util
@@ -43,7 +43,7 @@ class Notes:
         values, pairs, options = fn.create_binder()(*args, **kwargs)
         source = fn._source(pairs)
         named = dict(zip(fn.arg_names, values, strict=True))
-        extents = [*(grid(named) if callable(grid) else grid)]
+        extents: Any = grid(named) if callable(grid) else grid
         options = dict(options)
         warps, stages = options.pop("num_warps", 4), options.pop("num_stages", 3)
         options = {
