@@ -9,7 +9,7 @@ processor seconds.
 # pyright: basic, reportMissingImports=false
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 import time
 from collections.abc import Callable
@@ -27,24 +27,12 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from generated import pool  # noqa: E402
+from generated.binary import kept, module_of  # noqa: E402
 from generated.kernel import Config, Kernel, read  # noqa: E402
 # isort: on
 
 SIDE, FILE, FOLDER = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 TARGET = GPUTarget("cuda", 90, 32)
-
-
-def module(name: str, text: str, package: str = "") -> Any:
-    """The module of a text. It is a file, since both compilers read the source of what they compile."""
-    path = FOLDER / SIDE / f"{name}.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(f"{package}{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = made
-    spec.loader.exec_module(made)
-    return made
 
 
 def resolved(value: Any, function: Any) -> Any:
@@ -67,28 +55,27 @@ def compiled(kernel: Kernel, function: Any, config: Config) -> Any:
 
 
 def built(kernel: Kernel, function: Any, config: Config, stem: str) -> dict[str, Any]:
-    """Compile one configuration; what a launch must know. `maps`: whether the launch needs tensor maps, or checks what
-    the kernel assumes."""
+    """Compile one configuration; what a launch must know. `own_launch`: whether only our launcher can start it, which
+    encodes tensor maps, forms clusters, and checks what the kernel assumes."""
     found = compiled(kernel, function, config)
-    path = FOLDER / SIDE / f"{stem}.cubin"
-    path.write_bytes(found.asm["cubin"])
     meta = found.metadata
+    needs = [getattr(meta, name, ()) for name in ("tensor_maps", "precondition")]
+    clusters = getattr(meta, "cluster_dims", (1,))[0] > 1
     return {
-        "path": str(path), "entry": meta.name, "shared": meta.shared, "warps": meta.num_warps,
-        "maps": bool(getattr(meta, "tensor_maps", ()) or getattr(meta, "precondition", ())),
-        "scratch": getattr(meta, "global_scratch_size", 0) or 0, "grid": config.grid,
+        **kept(found, FOLDER / SIDE / f"{stem}.cubin"), "grid": config.grid,
+        "own_launch": SIDE == "tessera" and (any(needs) or clusters),
     }  # fmt: skip
 
 
-def functions() -> Callable[[int, Kernel], Any]:
-    """A function that gives the jitted function of a kernel, by its number."""
-    (FOLDER / SIDE).mkdir(parents=True, exist_ok=True)
-    _, facts = read(FILE)
-    importlib.import_module("torch._inductor.runtime.triton_compat")
+def functions(facts: dict[str, Any]) -> Callable[[int, Kernel], Any]:
+    """A function that gives the jitted function of a kernel, by its number. `facts`: those of the kernels' file."""
+    folder = FOLDER / SIDE
+    folder.mkdir(parents=True, exist_ok=True)
     head = ""
     if facts.get("helpers"):
+        importlib.import_module("torch._inductor.runtime.triton_compat")
         # The helpers of the torch that wrote the kernels, which need not be this one.
-        helpers = module("helpers_of_kernels", facts["helpers"], "torch._inductor.runtime.")
+        helpers = module_of(folder / "helpers_of_kernels.py", facts["helpers"], "torch._inductor.runtime.")  # fmt: skip
         sys.modules["helpers_of_kernels"] = helpers
         head = (
             "import triton\nimport triton.language as tl\nimport helpers_of_kernels as triton_helpers\n"
@@ -96,16 +83,15 @@ def functions() -> Callable[[int, Kernel], Any]:
         )
 
     def function(number: int, kernel: Kernel) -> Any:
-        return getattr(
-            module(f"k{number}", ("" if kernel.whole else head) + kernel.text), kernel.name
-        )
+        text = kernel.text if kernel.whole else head + kernel.text
+        return getattr(module_of(folder / f"k{number}.py", text), kernel.name)
 
     return function
 
 
 def main() -> None:
-    kernels, _ = read(FILE)
-    function = functions()
+    kernels, facts = read(FILE)
+    function = functions(facts)
 
     def build(task: list[Any]) -> dict[str, Any]:
         number = task[1]

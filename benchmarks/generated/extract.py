@@ -17,6 +17,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 HEAD = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
+PLACES = {"tl": tl, "libdevice": libdevice, "tl.math": tl.math, "triton": triton}
 
 
 class NotByItself(Exception):
@@ -54,9 +55,8 @@ class Extract:
         self.texts.append(mark + "\n".join(body))
 
     def _names(self, node: ast.FunctionDef, scope: dict[str, Any]) -> None:
-        node = ast.FunctionDef(
-            node.name, node.args, node.body, [], None, lineno=0
-        )  # without decorators
+        # Without its decorators, whose names only Python knows.
+        node = ast.FunctionDef(node.name, node.args, node.body, [], None, lineno=0)
         own = {
             n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
         }
@@ -75,7 +75,8 @@ class Extract:
         if not isinstance(module, ModuleType):
             return
         if place := _module(module):
-            self._once(chain[0], module, f"{chain[0]} = {place}")
+            if place != chain[0]:
+                self._once(chain[0], module, f"{chain[0]} = {place}")
             return
         value = getattr(module, chain[1], None)
         if isinstance(value, ModuleType):
@@ -86,7 +87,8 @@ class Extract:
         else:
             text = f"{chain[0]}__{chain[1]}"
             self.define(text, value)
-        self._once(chain[0], module, _namespace(chain[0]))
+        # The compilers take names of modules, and of no other namespace.
+        self._once(chain[0], module, f"{chain[0]} = type(triton)({chain[0]!r})")
         self._once(".".join(chain[:2]), value, f"{chain[0]}.{chain[1]} = {text}")
 
     def define(self, name: str, value: Any) -> None:
@@ -95,7 +97,7 @@ class Extract:
                 raise NotByItself(f"{name} has two meanings")
             return
         self.known[name] = value
-        text = _expression(value)
+        text = expression(value)
         if text is not None:
             if text != name:
                 self.texts.append(f"{name} = {text}")
@@ -119,11 +121,6 @@ class Extract:
             self.texts.append(text)
 
 
-def _namespace(name: str) -> str:
-    # The compilers take names of modules, and of no other namespace.
-    return f"{name} = type(triton)({name!r})"
-
-
 def _chain(node: ast.Attribute) -> list[str] | None:
     names: list[str] = []
     x: ast.expr = node
@@ -135,24 +132,22 @@ def _chain(node: ast.Attribute) -> list[str] | None:
 
 def _module(module: ModuleType) -> str | None:
     """The expression of a module of the language."""
-    known = {id(triton): "triton", id(tl): "tl", id(libdevice): "libdevice", id(tl.math): "tl.math"}
-    if id(module) in known:
-        return known[id(module)]
+    for place, known in PLACES.items():
+        if module is known:
+            return place
     name = module.__name__
-    if name.startswith(("triton.", "tessera.")):
-        return "libdevice" if "libdevice" in name else None
-    return None
+    return "libdevice" if name.startswith(("triton.", "tessera.")) and "libdevice" in name else None
 
 
-def _expression(value: Any) -> str | None:
+def expression(value: Any) -> str | None:
     """Plain constants, types, and what the language itself defines."""
     if isinstance(value, tl.constexpr):
-        inner = _expression(value.value)
+        inner = expression(value.value)
         return None if inner is None else f"tl.constexpr({inner})"
     if value is None or isinstance(value, (bool, int, float, str)):
         return f"float({str(value)!r})" if isinstance(value, float) else repr(value)
     if isinstance(value, (tuple, list)):
-        parts = [_expression(v) for v in value]
+        parts = [expression(v) for v in value]
         return None if None in parts else f"({', '.join(parts)},)"  # pyright: ignore
     if isinstance(value, tl.dtype):
         return f"tl.{_dtype(value)}"
@@ -160,12 +155,7 @@ def _expression(value: Any) -> str | None:
         return value.__name__
     if getattr(value, "__module__", "").startswith(("triton", "tessera")):
         name = getattr(value, "__name__", "")
-        for place, module in (
-            ("tl", tl),
-            ("libdevice", libdevice),
-            ("tl.math", tl.math),
-            ("triton", triton),
-        ):
+        for place, module in PLACES.items():
             if getattr(module, name, None) is value:
                 return f"{place}.{name}"
     return None

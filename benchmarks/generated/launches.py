@@ -19,7 +19,7 @@ import torch
 import torch._dynamo  # before a library's absent packages have stand-ins, which sympy would take for real
 from published.stand_ins import ANSWERS, Lenient
 
-from generated.extract import NotByItself, _expression, text_of
+from generated.extract import NotByItself, expression, text_of
 from generated.kernel import Config, Kernel
 from tessera.runtime.autotuner import Autotuner
 from tessera.runtime.jit import JITFunction
@@ -90,7 +90,7 @@ def _constant(value: Any) -> Any:
         return value if abs(value) < float("inf") else {"expression": f"float({str(value)!r})"}
     if isinstance(value, torch.dtype):
         raise NotByItself(f"a constant is {value}")
-    text = _expression(value)
+    text = expression(value)
     if text is None:
         raise NotByItself(f"a constant is {type(value).__name__}")
     return {"expression": text}

@@ -25,9 +25,10 @@ from generated import builder, pool  # first, as it decides what `import triton`
 
 import torch
 from cases import in_turn
-from generated.kernel import ZEROS, Kernel, read
+from generated.binary import launch_of
+from generated.kernel import ZEROS, Config, Kernel, read
 from tessera.runtime.driver import driver_named
-from tessera.runtime.cuda.driver_api import CudaError, driver, launch_config
+from tessera.runtime.cuda.driver_api import CudaError, driver
 # isort: on
 
 DEVICE = "cuda"
@@ -66,38 +67,25 @@ def arguments(kernel: Kernel) -> list[Any]:
 
 def launcher(kernel: Kernel, binary: dict[str, Any], given: list[Any]) -> tuple[Callable[[], None], Any]:  # fmt: skip
     """A launch of a binary, and the loaded kernel."""
-    loaded = driver().load(Path(binary["path"]).read_bytes(), binary["entry"], binary["shared"])
-    config = launch_config(32 * binary["warps"], binary["shared"])
-    values: list[Any] = []
-    for kind, value in zip(kernel.signature.values(), given):
-        if kind == "constexpr":
-            continue
-        if kind.startswith("*"):
-            values.append(ctypes.c_void_p(value.data_ptr()))
-        else:
-            values.append(CTYPES[kind](value))
-    values += [ctypes.c_void_p(0)] * 2  # scratch memory, which none of these kernels has
-    launch = partial(driver().launch, loaded.function, tuple(binary["grid"]), config, values)
-    return launch, loaded
+    values = [
+        ctypes.c_void_p(value.data_ptr()) if kind.startswith("*") else CTYPES[kind](value)
+        for kind, value in zip(kernel.signature.values(), given) if kind != "constexpr"
+    ]  # fmt: skip
+    x, y, z = binary["grid"]
+    return launch_of(binary, (x, y, z), values)
 
 
-def ours(
-    kernel: Kernel, number: int, config: int, given: list[Any]
+def own_launch(
+    kernel: Kernel, jitted: Any, config: Config, given: list[Any]
 ) -> tuple[Callable[[], None], Any]:
-    """As `launcher`, of a kernel of ours that needs tensor maps, by our own launches: it is in the cache."""
-    jitted = builder.functions()(number, kernel)
-    found = builder.compiled(kernel, jitted, kernel.configs[config])
-    on = driver_named("cuda")
-    found.load(on)
-    kinds = kernel.signature.values()
-    values = [value for kind, value in zip(kinds, given) if kind != "constexpr"]
-    start = on.get_current_stream(on.get_current_device())
-    launch = partial(
-        found.launcher, *kernel.configs[config].grid, start, *on.arguments(found, values)
-    )
-    return launch, SimpleNamespace(
-        module=None, registers=found.n_regs, local_bytes=4 * found.n_spills, keep=found
-    )
+    """As `launcher`, by tessera's launcher; the kernel comes from the cache."""
+    compiled, on = builder.compiled(kernel, jitted, config), driver_named("cuda")
+    compiled.load(on)
+    values = [v for kind, v in zip(kernel.signature.values(), given) if kind != "constexpr"]
+    stream = on.get_current_stream(on.get_current_device())
+    launch = partial(compiled.launcher, *config.grid, stream, *on.arguments(compiled, values))
+    local = 4 * compiled.n_spills
+    return launch, SimpleNamespace(module=compiled.module, registers=compiled.n_regs, local_bytes=local)  # fmt: skip
 
 
 def apart(found: list[Any], expected: list[Any]) -> float:
@@ -107,9 +95,8 @@ def apart(found: list[Any], expected: list[Any]) -> float:
         a, b = a.float(), b.float()
         finite = torch.isfinite(b)
         if not torch.equal(finite, torch.isfinite(a)):
-            return (
-                float("inf") if finite.all() else float("nan")
-            )  # products of random numbers may overflow
+            # What overflows in both, as products of random numbers may, is not judged.
+            return float("inf") if finite.all() else float("nan")
         a, b = a[finite], b[finite]
         if a.numel():
             most = max(most, ((a - b).abs().max() / b.abs().max().clamp(min=1e-30)).item())
@@ -117,7 +104,8 @@ def apart(found: list[Any], expected: list[Any]) -> float:
 
 
 def main() -> None:
-    kernels, _ = read(builder.FILE)
+    kernels, facts = read(builder.FILE)
+    function = builder.functions(facts)
     rounds = int(sys.argv[4])
     torch.zeros(1, device=DEVICE)
     driver().bind()
@@ -135,11 +123,12 @@ def main() -> None:
             for x, y in zip(kept, at_first):
                 x.copy_(y)
             for i, binary in enumerate(binaries):
-                if binary.get("maps"):
-                    calls[side, i], loaded = ours(kernel, task["kernel"], i, given)
+                if binary["own_launch"]:
+                    jitted = function(task["kernel"], kernel)
+                    calls[side, i], loaded = own_launch(kernel, jitted, kernel.configs[i], given)
                 else:
                     calls[side, i], loaded = launcher(kernel, binary, given)
-                    modules.append(loaded.module)
+                modules.append(loaded.module)
                 resources.setdefault(side, []).append([loaded.registers, loaded.local_bytes])
             calls[side, 0]()
             torch.cuda.synchronize()

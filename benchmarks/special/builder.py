@@ -9,7 +9,7 @@ binary.
 # pyright: basic, reportMissingImports=false
 from __future__ import annotations
 
-import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from generated import pool  # noqa: E402
+from generated.binary import kept, module_of  # noqa: E402
 from special.functions import FUNCTIONS, module_text, slug, types_of  # noqa: E402
 # isort: on
 
@@ -33,18 +34,9 @@ TARGET = GPUTarget("cuda", 90, 32)
 
 
 def module(wide: bool) -> Any:
-    """The kernels as a module of a file, since both compilers read the source of what they compile."""
-    name = f"special_{SIDE}_{'wide' if wide else 'single'}"
-    if name not in sys.modules:
-        path = FOLDER / f"{name}.py"
-        if not path.exists():
-            path.write_text(module_text(wide))
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+    """The kernels as a module; its file is this process's own, as others may be reading theirs."""
+    name = f"special_{SIDE}_{'wide' if wide else 'single'}_{os.getpid()}"
+    return sys.modules.get(name) or module_of(FOLDER / f"{name}.py", module_text(wide))
 
 
 def build(task: list[Any]) -> dict[str, Any]:
@@ -58,12 +50,7 @@ def build(task: list[Any]) -> dict[str, Any]:
     kernel = getattr(module(dtype == "fp64"), slug(index))
     source = ASTSource(kernel, signature, {"BLOCK": block}, attributes)
     found = triton.compile(source, target=TARGET, options={"num_warps": 4})
-    path = FOLDER / f"{SIDE}-{index}-{dtype}-{block}.cubin"
-    path.write_bytes(found.asm["cubin"])
-    meta = found.metadata
-    return {
-        "path": str(path), "entry": meta.name, "shared": meta.shared, "warps": meta.num_warps, "block": block,
-    }  # fmt: skip
+    return {**kept(found, FOLDER / f"{SIDE}-{index}-{dtype}-{block}.cubin"), "block": block}
 
 
 if __name__ == "__main__":

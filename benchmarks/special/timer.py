@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from cases import in_turn
+from generated.binary import launch_of
 
 from special.functions import ELEMENTS, Function, types_of
-from tessera.runtime.cuda.driver_api import driver, launch_config
+from tessera.runtime.cuda.driver_api import driver
 
 DEVICE = "cuda"
 TORCH = {
@@ -76,12 +75,10 @@ class Timer:
 
 
 def _launch(binary: dict[str, Any], arrays: list[Any], grid: int, loaded: list[Any]) -> Callable[[], None]:  # fmt: skip
-    made = driver().load(Path(binary["path"]).read_bytes(), binary["entry"], binary["shared"])
+    pointers = [ctypes.c_void_p(x.data_ptr()) for x in arrays]
+    launch, made = launch_of(binary, (grid, 1, 1), pointers)
     loaded.append(made)
-    values: list[Any] = [ctypes.c_void_p(x.data_ptr()) for x in arrays]
-    values += [ctypes.c_void_p(0)] * 2  # scratch memory, which none of these kernels has
-    config = launch_config(32 * binary["warps"], binary["shared"])
-    return partial(driver().launch, made.function, (grid, 1, 1), config, values)
+    return launch
 
 
 def _result(binary: dict[str, Any], given: list[Any], kind: Any) -> Any:
