@@ -59,3 +59,51 @@ def test_masks_of_rows_that_are_padded(width, warps):
     out = np.zeros_like(x)
     found.run(x, out)
     np.testing.assert_array_equal(out, x - x.sum(1, keepdims=True))
+
+
+@tessera.jit
+def bounds_kernel(x, out, N: tl.constexpr, M: tl.constexpr):
+    i, j = tl.arange(0, N)[:, None], tl.arange(0, M)[None, :]
+    v = tl.load(x + i * M + j)
+    within = ((v >= 0) & (v < 5)).to(tl.int32)
+    within += 2 * ((v >= j) & (v < 5)).to(tl.int32)
+    within += 4 * ((v >= 0) & (v < j)).to(tl.int32)
+    tl.store(out + i * M + j, within)
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_bounds_may_differ_between_registers(width):
+    """A thread holds neighbours of a row: the numbers of columns are known for each register, but not all the same."""
+    found = Compiled(
+        bounds_kernel, {"x": "*i32", "out": "*i32", "N": C, "M": C}, {"N": 512, "M": width}, num_warps=1
+    )  # fmt: skip
+    x = np.random.default_rng(0).integers(-3, 9, (512, width), dtype=np.int32)
+    out, j = np.zeros_like(x), np.arange(width)
+    found.run(x, out)
+    wanted = [(x >= low) & (x < high) for low, high in ((0, 5), (j, 5), (0, j))]
+    np.testing.assert_array_equal(out, wanted[0] + 2 * wanted[1] + 4 * wanted[2])
+    assert "icmp ult" in found.ir
+
+
+@tessera.jit
+def wrapping_kernel(out, N: tl.constexpr, START: tl.constexpr):
+    i = tl.arange(0, N)
+    x = i + START
+    tl.store(out + i, x // 7)
+    tl.store(out + N + i, x % 7)
+    tl.store(out + 2 * N + i, (x >= 3).to(tl.int32) + 2 * (x < START).to(tl.int32))
+
+
+@pytest.mark.parametrize("start", [0, 1000, 2**31 - 128, 2**31 - 127, 2**31 - 40])
+def test_sums_that_wrap_are_negative(start):
+    found = Compiled(
+        wrapping_kernel, {"out": "*i32", "N": C, "START": C}, {"N": 128, "START": start}, num_warps=1
+    )  # fmt: skip
+    out = np.zeros((3, 128), np.int32)
+    found.run(out.reshape(-1))
+    x = np.arange(128, dtype=np.int32) + np.int32(start)
+    quotient = np.trunc(x / 7).astype(np.int32)
+    wanted = [quotient, x - 7 * quotient, (x >= 3) + 2 * (x < start)]
+    np.testing.assert_array_equal(out, wanted)
+    # A register of all threads does not wrap.
+    assert ("udiv" in found.ir) == (start < 2**31 - 124)

@@ -176,7 +176,8 @@ def _index_quotient(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str
     """Divide without a guard: a divisor made of arguments and indices is assumed to be positive (analysis/sign.py).
     A dividend of which it is known that it is not negative takes an unsigned division, whose product by the divisor's
     reciprocal needs no correction."""
-    most = _most(x, a) if elem is not int1 and elem.signed and is_number(b) and int(b) > 0 else None
+    bounded = elem is not int1 and elem.signed and is_number(b) and int(b) > 0
+    most = _most(x, a, elem) if bounded else None
     if most is not None:
         found = x.op(f"u{op.opcode}", llvm_type(elem), a, b)
         x.w.limits[found] = most // int(b) if op.opcode == "div" else min(most, int(b) - 1)
@@ -186,11 +187,13 @@ def _index_quotient(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str
     return x.op(f"{'s' if elem.signed else 'u'}{op.opcode}", llvm_type(elem), a, b)
 
 
-def _most(x: Scalar, a: str) -> int | None:
-    """The largest value of a register that is never negative; None where that is not known."""
+def _most(x: Scalar, a: str, elem: ElementType) -> int | None:
+    """The largest value of a register that is never negative; None where that is not known, or the sum wraps."""
     base, constant = split(x.w.offsets, a)
     most = x.w.limits.get(base)
-    return most + constant if most is not None and constant >= 0 else None
+    if most is None or constant < 0 or not isinstance(elem, dtype):
+        return None
+    return most + constant if most + constant < 1 << (elem.bits - 1) else None
 
 
 def _div_fast(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
@@ -250,12 +253,19 @@ def _within(fl: FunctionLowering, low: Op | None, high: Op | None) -> tuple[Valu
     e = elem_of(low.lhs.type)
     if low.lhs is not high.lhs or not isinstance(e, dtype) or not e.is_int() or not e.signed:
         return None
-    first, last = (fl.get(v.rhs)[0] for v in (low, high))
-    if (low.predicate, first) not in (("ge", "0"), ("gt", "-1")) or not is_number(last):
+    first, last = (_common(fl.get(v.rhs)) for v in (low, high))
+    if (low.predicate, first) not in (("ge", "0"), ("gt", "-1")):
+        return None
+    if last is None or not is_number(last):
         return None
     end = int(last) + (high.predicate == "le")
     fits = high.predicate in ("lt", "le") and 0 <= end < 1 << (e.bits - 1)
     return (low.lhs, end) if fits else None
+
+
+def _common(names: Sequence[str]) -> str | None:
+    """What all registers of a tile are; None if they differ, as in a range of which a thread holds several numbers."""
+    return names[0] if len(set(names)) == 1 else None
 
 
 @elementwise(arith.NegOp)
@@ -296,10 +306,10 @@ def _compared(x: Scalar, op: arith.CmpOp, elem: ElementType, a: str, b: str) -> 
     """Compare; the result is constant if all threads' elements of a register are on one side of a number, as in a tile
     of 1,024 beyond the end of a row of 768. Nothing is then loaded, computed or stored for them."""
     if op.predicate in ORDERS and not is_float(elem) and is_number(b):
-        base, constant = split(x.w.offsets, a)
-        most = x.w.limits.get(base)
-        if most is not None and min(constant, int(b)) >= 0:
-            found = {ORDERS[op.predicate](n + constant, int(b)) for n in (0, most)}
+        most = _most(x, a, elem)
+        if most is not None and int(b) >= 0:
+            least = split(x.w.offsets, a)[1]
+            found = {ORDERS[op.predicate](n, int(b)) for n in (least, most)}
             if len(found) == 1:
                 return "true" if found.pop() else "false"
     return TABLE[arith.CmpOp](x, op, elem, a, b)
