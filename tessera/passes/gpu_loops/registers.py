@@ -37,6 +37,8 @@ def early_loads(loop: ops.ForOp, axis: AxisAnalysis, facts: GpuFacts) -> list[op
     fill a ring, operands that are too narrow for asynchronous copies included."""
     if not any(isinstance(op, ops.Matmul) for op in loop.body):
         return []
+    if any(map(waits_for_others, loop.walk())):
+        return []  # what is loaded may be written by other programs until then
     written = _written(loop)
     if written is None:
         return []
@@ -90,7 +92,7 @@ def _written(loop: ops.ForOp) -> set[Value] | None:
 
 
 def _may_run_ahead(op: ops.LoadOp, loop: ops.ForOp, written: set[Value]) -> bool:
-    if waits_for_others(op) or not isinstance(op.ptr.type, TileType):
+    if not isinstance(op.ptr.type, TileType):
         return False
     base = argument_of(op.ptr)
     if written and (base is None or base in written):
