@@ -1,6 +1,6 @@
 """Kernels for which this compiler was never tuned, beside Triton (same source) and libraries, in one process.
 
-    python benchmarks/untuned.py [--only attention,softmax] [--rep MS] [--jobs N] [--json FILE]
+    python benchmarks/untuned.py [--only "attention;softmax"] [--rep MS] [--jobs N] [--json FILE]
     TESSERA_DEVICE=simt python benchmarks/untuned.py --check [--only NAMES]
 
 The kernels of `untuned_cases/` are written as users write them. Each has a handful of configurations; both compilers
