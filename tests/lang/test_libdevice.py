@@ -260,6 +260,26 @@ def test_directed_functions(device, op, mode, dtype):
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("mode", ["rz", "rd", "ru"])
+def test_directed_sums_with_products_that_underflow(device, mode):
+    least, tiny = 5e-324, 2.225073858507201e-308  # the latter the largest subnormal number
+    rows = [
+        (5, tiny, least),
+        (-5, tiny, -least),
+        (0.3, 7 * least, least),
+        (3, tiny, 0),
+        (0.5, least, least),
+    ]
+    x, y, z = (np.resize(np.array(column, np.float64), 16) for column in zip(*rows))
+    exact = [
+        Fraction(a) * Fraction(b) + Fraction(c)
+        for a, b, c in zip(*map(np.ndarray.tolist, (x, y, z)))
+    ]
+    want = np.array([rounded(e, "fp64", mode) for e in exact])
+    got = launch(device, f"fma_{mode}", [x, y, z], ["fp64"] * 3, "fp64")
+    np.testing.assert_array_equal(got, want)
+
+
 def test_exact_zeros_when_rounding_down(device):
     for dtype in SIZE:
         x = np.array([1, 0.0, -0.0, 0.0] * 4, SIZE[dtype])

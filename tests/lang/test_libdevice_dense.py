@@ -79,16 +79,38 @@ def test_relative_errors(name):
     assert (gap / unit).max() <= bound
 
 
+def test_the_gamma_function_beside_its_poles():
+    """Where gamma(1 + |x|) overflows, and its inverse would be subnormal."""
+    whole = np.repeat(-np.arange(1.0, 45.0, dtype=np.float32), 6)
+    x = whole.view(np.int32) + np.resize(np.array([-3, -2, -1, 1, 2, 3], np.int32), whole.size)
+    x = np.resize(x.view(np.float32), BLOCK)
+    want = applied("tgamma", x.astype(np.float64))
+    unit = np.spacing(np.maximum(np.abs(want), TINY).astype(np.float32)).astype(np.float64)
+    assert (np.abs(applied("tgamma", x) - want) / unit).max() <= 5
+
+
+@pytest.mark.parametrize("name", ["cyl_bessel_i0", "cyl_bessel_i1"])
+def test_modified_bessel_functions_overflow(name):
+    x = np.resize(np.linspace(92, 130, BLOCK, dtype=np.float32), BLOCK)
+    assert np.isposinf(applied(name, x)).all()
+
+
+def test_an_inverse_cosine_of_large_negative_numbers():
+    x = -magnitudes(1e-3, 1e38)
+    for given in (x, x.astype(np.float64)):
+        assert np.isnan(applied("acosh", given)).all()
+
+
 @pytest.mark.parametrize("name", ["j0", "j1", "y0", "y1"])
 @pytest.mark.parametrize("x", [uniform(0.5, 200), magnitudes(1, 1e14)], ids=["near", "far"])
 def test_bessel_functions_near_zeros(name, x):
-    """Where they oscillate their errors are absolute; beyond 10**10 they are of the size of the function."""
+    """Where they oscillate their errors are absolute."""
     want = applied(name, x.astype(np.float64))
     assert np.abs(applied(name, x) - want).max() <= 2.0**-21
     large = x > 1e3
     size = np.sqrt(2 / (np.pi * x[large].astype(np.float64)))
     found = np.abs(applied(name, x) - want)[large] / size
-    assert found.size == 0 or found[x[large] < 1e10].max(initial=0.0) <= 2.0**-16
+    assert found.max(initial=0.0) <= 2.0**-21
 
 
 def test_a_reciprocal_root_is_rounded_to_nearest():

@@ -104,7 +104,8 @@ def _y1(x: tensor):
 
 @library
 def j0(arg0: tensor):
-    """Bessel function of the first kind, order 0: 9 ulp in fp32, 16 ulp in fp64, absolute near zeros beyond 8."""
+    """Bessel function of the first kind, order 0: 9 ulp in fp32, 16 ulp in fp64, absolute near zeros beyond 8. In fp32
+    beyond 2**50 only the size of the wave is right."""
     x = typed("j0", "f", arg0)
     if x.dtype == float32:
         return _j0_single(x)
@@ -114,7 +115,8 @@ def j0(arg0: tensor):
 
 @library
 def j1(arg0: tensor):
-    """Bessel function of the first kind, order 1: 9 ulp in fp32, 16 ulp in fp64, absolute near zeros beyond 8."""
+    """Bessel function of the first kind, order 1: 9 ulp in fp32, 16 ulp in fp64, absolute near zeros beyond 8. In fp32
+    beyond 2**50 only the size of the wave is right."""
     x = typed("j1", "f", arg0)
     if x.dtype == float32:
         return _j1_single(x)
@@ -125,7 +127,8 @@ def j1(arg0: tensor):
 
 @library
 def y0(arg0: tensor):
-    """Bessel function of the second kind, order 0: 9 ulp in fp32, 16 ulp in fp64, absolute near zeros."""
+    """Bessel function of the second kind, order 0: 9 ulp in fp32, 16 ulp in fp64, absolute near zeros. In fp32
+    beyond 2**50 only the size of the wave is right."""
     x = typed("y0", "f", arg0)
     if x.dtype == float32:
         return _y0_single(x)
@@ -135,7 +138,8 @@ def y0(arg0: tensor):
 
 @library
 def y1(arg0: tensor):
-    """Bessel function of the second kind, order 1: 9 ulp in fp32, 16 ulp in fp64, absolute near zeros."""
+    """Bessel function of the second kind, order 1: 9 ulp in fp32, 16 ulp in fp64, absolute near zeros. In fp32
+    beyond 2**50 only the size of the wave is right."""
     x = typed("y1", "f", arg0)
     if x.dtype == float32:
         return _y1_single(x)

@@ -13,6 +13,7 @@ from tessera.dtypes import float32, float64, int32, int64
 from tessera.language import arithmetic
 from tessera.language.arithmetic import exp2, fma, rsqrt, where
 from tessera.language.callable import library
+from tessera.language.creation import zeros_like
 from tessera.language.extra import libdevice_tables as tables
 from tessera.language.extra.libdevice_base import INF, NAN, _poly
 from tessera.language.extra.libdevice_ops import fast_log2f
@@ -39,15 +40,16 @@ def _near_j(a: tensor, C: constexpr, Z: constexpr):
 
 @library
 def _wave(a: tensor, M: constexpr, P: constexpr, turn: constexpr):
-    """Return the modulus times sin(a + turn pi + phase), for a >= 7.5; beyond 2**50 the angle is that of 2**50."""
+    """Return the modulus times sin(a + turn + phase), for a >= 7.5; beyond 2**50 the angle is that of 2**50."""
     root = rsqrt(a)
     t = root * root
     square = t * t
-    # a + turn pi = n pi + r; the sum with 1.5 * 2**52 has n in its low bits.
-    angle = arithmetic.minimum(a, 1125899906842624.0).to(float64) + turn
-    shifted = angle * 0.3183098861837907 + 6755399441055744.0
+    # a + turn = n pi + r, pi in two parts; the sum with 1.5 * 2**52 has n in its low bits.
+    wide = arithmetic.minimum(a, 1125899906842624.0).to(float64)
+    shifted = (wide + turn) * 0.3183098861837907 + 6755399441055744.0
     n = shifted - 6755399441055744.0
-    r = (angle - n * 3.141592653589793).to(float32)
+    rest = fma(n, zeros_like(n) - 3.141592653589793, wide) - n * 1.2246467991473532e-16
+    r = (rest + turn).to(float32)
     r = fma(t, _poly(square, P), r)
     z = r * r
     sine = fma(r * z, _poly(z, tables.SINE_SINGLE), r)
@@ -105,7 +107,7 @@ def _bessel_i_single(a: tensor, SMALL: constexpr, LARGE: constexpr, power: const
     small = _poly(a * a * 0.25, SMALL)
     if power == 1:
         small = small * (a * 0.5)
-    near = arithmetic.minimum(a, 100.0)
+    near = arithmetic.minimum(a, 96.0)  # n + 12 stays below 2**7, and the result is infinite
     t = near * 1.4426950408889634 + 12582912.0
     n = t - 12582912.0
     r = fma(near, 1.925963033500011e-08, fma(near, 1.4426950216293335, -n))
@@ -113,4 +115,4 @@ def _bessel_i_single(a: tensor, SMALL: constexpr, LARGE: constexpr, power: const
     root = rsqrt(a)
     size = root * _poly(root * root, LARGE) * 4096.0
     large = exp2(r) * size * power_of_two
-    return where(a < 6.5, small, where(a > 100.0, INF, large))
+    return where(a < 6.5, small, where(a > 96.0, INF, large))

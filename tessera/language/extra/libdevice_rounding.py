@@ -169,6 +169,14 @@ def _sqrt(x: tensor, mode: constexpr):
 
 
 @library
+def _rest_of_product(x: tensor, y: tensor, p: tensor, low: tensor):
+    """Return what p + low misses of x * y of fp64, where that underflows, times 2**1074."""
+    up = 2.0**537
+    high, rest = _product2(x * up, y * up)
+    return ((high - (p * up) * up) - (low * up) * up) + rest
+
+
+@library
 def _fma(x: tensor, y: tensor, z: tensor, mode: constexpr):
     if mode == "rn":
         return fma(x, y, z)
@@ -178,8 +186,8 @@ def _fma(x: tensor, y: tensor, z: tensor, mode: constexpr):
         a1, a2 = _sum2(z, low)
         b1, b2 = _sum2(p, a1)
         e = ((b1 - r) + b2) + a2
-        # Where the product underflows, `low` is not its error; if `e` is 0, the exact error decides.
-        e = where((e == 0) & (arithmetic.abs(p) < 2.0**-960), _product_error(x, y, p), e)
+        # Where the product underflows, `low` is a rounded error; if `e` is 0, what it misses decides.
+        e = where((e == 0) & (arithmetic.abs(p) < 2.0**-960), _rest_of_product(x, y, p, low), e)
         finite = (arithmetic.abs(x) < INF) & (arithmetic.abs(y) < INF) & (arithmetic.abs(z) < INF)
         over = (e < 0) | ((r == INF) & finite)
         under = (e > 0) | ((r == -INF) & finite)

@@ -236,7 +236,8 @@ def _lgamma_single(x: tensor):
 @library
 def _tgamma_single(x: tensor):
     """(a / e)**(a - 1/2) times a polynomial of 1/a, for a = |x|, or |x| + 1 where that is below 1. Of a negative x the
-    power is inverted, and is a factor of pi / (sin(pi x) gamma(1 + |x|))."""
+    power is inverted, and is a factor of pi / (sin(pi x) gamma(1 + |x|)); beyond 32, where it may be subnormal, it is
+    the square of its root."""
     size = arithmetic.abs(x)
     small = size < 1.0
     negative = x < 0
@@ -244,6 +245,8 @@ def _tgamma_single(x: tensor):
     base = fma(a, 0.3678794503211975, 0.0)  # 1/e in two parts
     lost = fma(a, -9.149756e-09, fma(a, 0.3678794503211975, -base))
     exponent = where(negative, 0.5 - a, a - 0.5)
+    far = negative & (a > 32.0)
+    exponent = where(far, exponent * 0.5, exponent)
     power = pow(base, exponent)
     t = 1.0 / a
     change = exponent * t * (lost * 2.7182817459106445)
@@ -252,4 +255,5 @@ def _tgamma_single(x: tensor):
     s = _sinpi_single(size)
     below = where(negative, where(small, 1.0, size) * s * rest, where(small, x, 1.0))
     value = power * where(negative, -3.1415927410125732, rest) / below
+    value = where(far, value * power, value)
     return where(negative & (s == 0), NAN, value)
