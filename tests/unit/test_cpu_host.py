@@ -44,6 +44,19 @@ def print_in_turn(x, turn):
     tl.atomic_add(turn, 1)
 
 
+@tessera.jit(noinline=True)
+def turn_of(turn):
+    return tl.atomic_add(turn, 0)
+
+
+@tessera.jit
+def print_in_turn_by_calls(turn):
+    p = tl.program_id(0)
+    while turn_of(turn) < p:
+        pass
+    tl.device_print("turn", p)
+
+
 def test_programs_print_in_their_order(capfd):
     """All lines of a program follow each other: its elements in order, statement by statement."""
     x = np.arange(200 * 16, dtype=np.int32)
@@ -67,6 +80,7 @@ def test_programs_that_wait_for_each_other_keep_their_threads(capfd):
     turn = np.zeros(1, np.int32)
     kernel = print_in_turn[(16,)](turn, turn)
     assert not hasattr(kernel.metadata, "in_order")
+    assert not hasattr(print_in_turn_by_calls.warmup(turn, grid=(16,)).metadata, "in_order")
     assert [line.split()[-1] for line in capfd.readouterr().out.splitlines()] == [
         *map(str, range(16))
     ]

@@ -12,7 +12,7 @@ from tessera.backends.elements.casts import cast
 from tessera.dtypes import UNSIGNED_INTS, dtype, float64, int64
 from tessera.ir import Module, Op, TileType, Value, elem_of, shape_of
 from tessera.ir.types import Type
-from tessera.ops import WhileOp, memory
+from tessera.ops import CallOp, WhileOp, memory
 
 
 def string(lo: Lowering, text: str) -> str:
@@ -115,11 +115,12 @@ def _print(lo: Lowering, op: memory.PrintOp) -> None:
 def prints_in_order(module: Module) -> bool:
     """Whether a launch's programs should run one after another: they print, and do not wait for each other."""
     found = list(module.walk())
+    looped = [x for op in found if isinstance(op, WhileOp) for x in op.walk()]
+    if any(isinstance(x, CallOp) for x in looped):
+        looped = found  # a function that a loop calls may be the one that looks
     waits = any(
         isinstance(x, memory.Atomic) or (isinstance(x, memory.LoadOp) and x.volatile)
-        for op in found
-        if isinstance(op, WhileOp)
-        for x in op.walk()
+        for x in looped
     )
     return not waits and any(isinstance(op, memory.PrintOp) for op in found)
 
