@@ -9,9 +9,10 @@ from tessera.backends.compiler import Backend, Options, Stage, make_options
 from tessera.config import knobs
 from tessera.dtypes import FP8
 from tessera.ir import Module, PassManager, pack_locations
+from tessera.ops.trace import TRACE_ADDED, TRACE_MODE
 from tessera.passes import neutral_pipeline
 from tessera.passes.checks.insert_checks import insert_checks
-from tessera.passes.neutral.insert_trace import ADDED, MODE, TRACED, insert_trace
+from tessera.passes.neutral.insert_trace import TRACED, insert_trace
 
 
 class InterpreterBackend(Backend):
@@ -29,12 +30,12 @@ class InterpreterBackend(Backend):
         def tir(module: Module, metadata: dict[str, Any]) -> Module:
             # A checked launch reports values by their names in the source: nothing is merged or removed.
             passes = [insert_checks] if options.debug == "check" else neutral_pipeline()
-            if options.instrumentation_mode == MODE and options.debug != "check":
+            if options.instrumentation_mode == TRACE_MODE and options.debug != "check":
                 passes = [*passes, insert_trace.bind(cpu=True)]
             PassManager(passes, verify=knobs.compilation.verify).run(module)
             if "trace" in module.attrs:
                 metadata |= {name: module.attrs[name] for name in TRACED}
-                metadata["args"] = [*metadata["args"], *ADDED]
+                metadata["args"] = [*metadata["args"], *TRACE_ADDED]
             metadata["locations"] = pack_locations(module)
             return module
 

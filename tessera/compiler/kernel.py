@@ -154,7 +154,6 @@ class CompiledKernel:
     n_spills: int
     n_max_threads: int
     simulation: Any = None  # the report of the last launch on a simulated GPU
-    recorded: object = None  # what the last launch of a traced build recorded
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         made = super().__new__(cls)

@@ -19,10 +19,16 @@ from tessera.ir import Effect, Op, Type, Value, attr, operand, require
 from tessera.ops.memory import Diagnostic
 
 __all__ = [
-    "TRACE_CLOCK_BITS", "TRACE_EVENTS", "TRACE_HEADER", "TraceBeginOp", "TraceEndOp",
+    "TRACE_ADDED", "TRACE_CLOCK_BITS", "TRACE_EVENTS", "TRACE_HEADER", "TRACE_MODE", "TraceBeginOp", "TraceEndOp",
     "TraceRecordOp",
 ]  # fmt: skip
 
+TRACE_MODE = "trace"  # the option `instrumentation_mode` of traced builds
+TRACE_ADDED = (
+    "*i64",
+    "i32",
+    "i32",
+)  # arguments after a kernel's own: buffer, mask of a ring, CTAs to record
 TRACE_HEADER = 8  # words of a place in front of its records
 TRACE_CLOCK_BITS = 48  # of a record; the event is above them
 TRACE_EVENTS = 1 << (64 - TRACE_CLOCK_BITS)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 STYLE = FOLDER.parent / "explain" / "page.css"
 MOST = {"chrome": 200_000, "page": 60_000}  # spans of a file, unless the caller names CTAs
-PROCESSORS = {"cpu": "thread", "interpreter": "thread"}
+HOSTS = ("cpu", "interpreter")  # where processors are threads
 
 
 class Span(NamedTuple):
@@ -134,6 +134,10 @@ def phases(spans: Sequence[Span]) -> Iterator[tuple[str, float, float, int]]:
             yield phase_of(phase, loop), inside[0].start, end, count
 
 
+def _on_host(trace: Trace) -> bool:
+    return trace.target.partition(":")[0] in HOSTS
+
+
 def _by_warp(trace: Trace, ctas: Sequence[int]) -> Iterator[list[Span]]:
     for _, group in groupby(trace.spans(ctas), key=lambda s: (s.cta, s.warp)):
         yield list(group)
@@ -145,7 +149,7 @@ def chrome_trace(trace: Trace, ctas: Sequence[int] | None) -> str:
     and a track for each warp. Times are in microseconds, or in steps of a clock that counts."""
     shown = chosen(trace, ctas, MOST["chrome"])
     scale = 1e6 if trace.unit == "s" else 1.0
-    host = trace.target.split(":")[0] in PROCESSORS
+    host = _on_host(trace)
     events: list[dict[str, object]] = []
     named: set[tuple[int, int]] = set()
     for spans in _by_warp(trace, shown):
@@ -195,10 +199,11 @@ def page(trace: Trace, ctas: Sequence[int] | None) -> str:
     shown = chosen(trace, ctas, MOST["page"])
     names: dict[str, int] = {}
     tracks: list[dict[str, object]] = []
+    processor = "thread" if _on_host(trace) else "SM"
     for spans in _by_warp(trace, shown):
         s = spans[0]
         tracks.append({
-            "cta": s.cta, "warp": s.warp, "role": s.role, "on": s.processor,
+            "cta": s.cta, "warp": s.warp, "role": s.role, "on": f"{processor} {s.processor}",
             "spans": [[names.setdefault(x.name, len(names)), x.line, x.start, x.seconds] for x in spans],
             "phases": [list(p) for p in phases(spans)],
         })  # fmt: skip

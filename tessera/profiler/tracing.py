@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -13,11 +13,11 @@ import numpy as np
 
 from tessera.compiler.kernel import CompiledKernel
 from tessera.errors import LaunchError
-from tessera.ops.trace import TRACE_CLOCK_BITS, TRACE_HEADER
+from tessera.ops.trace import TRACE_CLOCK_BITS, TRACE_HEADER, TRACE_MODE
 from tessera.passes.neutral.insert_trace import Event
 from tessera.profiler import timelines
 from tessera.profiler.timelines import Row, Span
-from tessera.runtime.drivers.traced import LIMITS, MODE, SINKS, Limits, Recorded, variants_of
+from tessera.runtime.drivers.traced import LIMITS, SINKS, Limits, Recorded, variants_of
 from tessera.runtime.drivers.variants import fallback_of
 from tessera.runtime.launching.interface import KernelInterface
 
@@ -114,8 +114,15 @@ class Trace:
 
     def save(self, path: str | Path, ctas: Sequence[int] | None = None) -> Path:
         """Write the timeline: a self-contained page if the name ends in `.html`, the table for `.txt`, else a trace for
-        ui.perfetto.dev and chrome://tracing. `ctas`: which to show; by default as many as readers can take."""
+        ui.perfetto.dev and chrome://tracing. `ctas`: which to show; by default as many as readers can take. It raises
+        LaunchError for a CTA that was not recorded."""
         place = Path(path)
+        missing = sorted(set(ctas or ()) - {w.cta for w in self.warps})
+        if missing:
+            text = f"CTA {missing[0]} of {self.name} was not recorded"
+            raise LaunchError(
+                text, help=f"{self.ctas} of {self.launched} were: `kernel.trace(ctas=n)`"
+            )
         if place.suffix == ".txt":
             shown = str(self)
         else:
@@ -205,9 +212,13 @@ class Tracer:
         self.fn, self.limits = fn, limits or Limits()
 
     def __call__(self, records: int | None = None, ctas: int | None = None) -> Self:
-        for name, x in (("records", records), ("ctas", ctas)):
-            if x is not None and x < 1:
-                raise LaunchError(f"a trace needs {name} of 1 or more, got {x}")
+        given: dict[str, object] = {"records": records, "ctas": ctas}
+        for name, x in given.items():
+            if x is not None and (not isinstance(x, int) or x < 1):
+                raise LaunchError(
+                    f"a trace needs {name} of 1 or more, got {type(x).__name__ if not isinstance(x, int) else x}",
+                    help="`kernel.trace[grid](*args)` launches; `kernel.trace(records=n, ctas=n)` only sets limits",
+                )
         return type(self)(self.fn, Limits(records, ctas))
 
     def __getitem__(self, grid: object) -> Callable[..., Trace]:
@@ -215,12 +226,10 @@ class Tracer:
             if _tunes(self.fn):
                 self.fn[grid](*args, **kwargs)  # chooses the config by the untraced build
             seen: list[Recorded] = []
-            token = LIMITS.set(self.limits)
-            SINKS.append(seen.append)
+            token = LIMITS.set(replace(self.limits, sink=seen.append))
             try:
-                self.fn[grid](*args, **{**kwargs, "instrumentation_mode": MODE})
+                self.fn[grid](*args, **{**kwargs, "instrumentation_mode": TRACE_MODE})
             finally:
-                SINKS.remove(seen.append)
                 LIMITS.reset(token)
             if not seen:
                 raise LaunchError(

@@ -19,6 +19,7 @@ from tessera.explain import explain_compiled
 from tessera.explain.page import page
 from tessera.explain.report import Report
 from tessera.explain.targets import compiled_for
+from tessera.tools.programs import output_file, status_of
 
 
 @dataclass
@@ -76,9 +77,11 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
         metavar="sm_N",
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the reports as a JSON list"
+        "--json", type=output_file, metavar="FILE", help="write the reports as a JSON list"
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser")
+    parser.add_argument(
+        "--html", type=output_file, metavar="FILE", help="write a page for a browser"
+    )
     parser.add_argument(
         "program", nargs=argparse.REMAINDER, help="SCRIPT[:KERNEL] ARGS..., or -m MODULE ARGS..."
     )
@@ -93,7 +96,7 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
         return 2
     rest, wanted = _kernel_named(given.program)
     with watched_launches() as seen:
-        status = _ran(program, rest)
+        status = status_of(program, rest)
     reports = list(_reports(seen, wanted, target))
     _shown(reports, given.json, given.html)
     if not reports:
@@ -112,14 +115,6 @@ def _kernel_named(rest: list[str]) -> tuple[list[str], str]:
     if not name or not re.fullmatch(r"[A-Za-z_]\w*", kernel):
         return rest, ""
     return [*rest[:at], name, *rest[at + 1 :]], kernel
-
-
-def _ran(program: Callable[[list[str]], int], rest: list[str]) -> int:
-    """Run the program; one that ends itself is explained as well."""
-    try:
-        return program(rest)
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
 def _reports(seen: Launches, wanted: str, target: GPUTarget | None) -> Iterator[Report]:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tessera.config import knobs
+from tessera.ops.trace import TRACE_MODE
 from tessera.profiler import profile
+from tessera.tools.programs import output_file, status_of
 
 
 def command(args: list[str], program: Callable[[list[str]], int]) -> int:
@@ -18,7 +20,7 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
     parser = argparse.ArgumentParser("tessera profile", description="time of a program's launches")
     parser.add_argument(
         "--trace",
-        type=Path,
+        type=output_file,
         metavar="FILE",
         help="write a trace for ui.perfetto.dev (or FILE.hatchet)",
     )
@@ -27,7 +29,7 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
     )
     parser.add_argument(
         "--timeline",
-        type=Path,
+        type=output_file,
         metavar="FILE",
         help="trace inside of kernels: write the last launch's timeline (FILE.html, FILE.json or FILE.txt)",
     )
@@ -38,21 +40,18 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
     given = parser.parse_args(args)
     if not given.program:
         return 2
+    if given.timeline is None and given.kernel is not None:
+        parser.error("--kernel names the kernel of a timeline: give --timeline FILE, too")
+    if given.timeline is not None and (given.counts or given.trace is not None):
+        parser.error("--timeline runs traced builds, which --trace and --counts would not time")
     if given.timeline is not None:
-        return _timeline(given.timeline, given.kernel, lambda: _status(program, given.program))
+        return _timeline(given.timeline, given.kernel, lambda: status_of(program, given.program))
     with profile(counts=given.counts) as p:
-        status = _status(program, given.program)
+        status = status_of(program, given.program)
     print(p)
     if given.trace is not None:
         p.save(given.trace)
     return status
-
-
-def _status(program: Callable[[list[str]], int], args: list[str]) -> int:
-    try:
-        return program(args)
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
 def _timeline(file: Path, name: str | None, program: Callable[[], int]) -> int:
@@ -61,7 +60,7 @@ def _timeline(file: Path, name: str | None, program: Callable[[], int]) -> int:
         "tessera.profiler.tracing"
     )  # needs NumPy, which is slow to import
     with knobs.compilation.scope(), tracing.traces() as found:
-        knobs.compilation.instrumentation_mode = tracing.MODE
+        knobs.compilation.instrumentation_mode = TRACE_MODE
         status = program()
     if not found.last or (name is not None and name not in found.last):
         known = ", ".join(found.last) or "none"

@@ -16,6 +16,7 @@ from tessera.config import knobs
 from tessera.runtime.autotuner.config import Config
 from tessera.runtime.launching.interface import KernelInterface
 from tessera.tools import cli
+from tessera.tools.programs import output_file, status_of
 
 ON_DISK = ("--show", "--export", "--import")
 BAR = 20  # characters
@@ -52,7 +53,7 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
         return cli.tune(args)
     parser = argparse.ArgumentParser("tessera tune", description="tune the kernels of a program")
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="write the times as a page (HTML)"
+        "--plot", type=output_file, metavar="FILE", help="write the times as a page (HTML)"
     )
     parser.add_argument("--again", action="store_true", help="measure what is on disk again")
     parser.add_argument(
@@ -73,10 +74,7 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
                 before(**about)
 
         knobs.autotuning.listener = listener
-        try:
-            status = program(given.program)
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        status = status_of(program, given.program)
     for result in results:
         show(result)
     if not results:

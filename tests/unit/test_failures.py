@@ -125,5 +125,9 @@ def test_a_knob_writes_the_page(tmp_path: Path):
     with knobs.runtime.scope():
         knobs.runtime.check_page = str(tmp_path / "page.html")
         error = failure(tiles, (2, 2), x, y, 100, BM=32, BN=64)
-    assert "896 of the elements" in (tmp_path / "page.html").read_text()
+        assert "896 of the elements" in (tmp_path / "page.html").read_text()
+        knobs.runtime.check_page = str(tmp_path / "none" / "page.html")
+        unwritten = failure(tiles, (2, 2), x, y, 100, BM=32, BN=64)
     assert any("page.html" in note for note in error.notes)
+    assert unwritten.message == error.message
+    assert unwritten.notes[-1].endswith("No such file or directory")

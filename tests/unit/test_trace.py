@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tessera.compiler import ASTSource
 from tessera.compiler import compile as compile_for
 from tessera.config import knobs
 from tessera.errors import LaunchError
-from tessera.profiler.tracing import Trace
+from tessera.profiler.tracing import Trace, traces
 from tessera.runtime.drivers.simt import SimtDriver
 from tessera.runtime.drivers.traced import FEWEST, MOST, Limits, Recorded, sizes
 from tests.browser_kit import BROWSER, brightness, browse
@@ -236,6 +237,37 @@ def test_a_program_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureF
     assert knobs.compilation.instrumentation_mode == ""
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--kernel", "k"], "give --timeline FILE"),
+        (["--timeline", "t.html", "--counts"], "--trace and --counts would not time"),
+        (["--timeline", "none/t.html"], "none, which does not exist"),
+    ],
+)
+def test_options_that_do_nothing_are_refused(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit, match="2"):
+        main(["profile", *options, "script.py"])
+    assert said in capsys.readouterr().err
+
+
+def test_traced_builds_choose_no_config(monkeypatch: pytest.MonkeyPatch):
+    configs = [tessera.Config({"BLOCK": 16}, num_warps=n) for n in (1, 2)]
+    tuned, modes = tessera.autotune(configs=configs, key=["n"])(rows_of), set[object]()
+    monkeypatch.setattr(
+        tuned,
+        "do_bench",
+        lambda f, **_: modes.add(knobs.compilation.instrumentation_mode) or [1.0] * 3,
+    )
+    with knobs.compilation.scope(), traces() as found:
+        knobs.compilation.instrumentation_mode = "trace"
+        tuned[(4,)](np.ones((64, 16), np.float32), np.zeros(64, np.float32), 64)
+    assert list(found.last) == ["rows_of"]
+    assert modes == {""}
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="there is no browser")
 def test_the_page_in_a_browser(tmp_path: Path):
@@ -266,3 +298,19 @@ def test_autotuned_and_checked_kernels():
         rows_of.trace[(4,)](x, y, 64, BLOCK=16, debug="check")
     with pytest.raises(LaunchError, match="records of 1 or more"):
         rows_of.trace(records=0)
+    with pytest.raises(LaunchError, match="got ndarray"):
+        rows_of.trace(x, y)  # without a grid
+    with pytest.raises(LaunchError, match="CTA 7 of rows_of was not recorded"):
+        tuned.trace[(4,)](x, y, 64).save("t.html", ctas=[0, 7])
+
+
+def test_launches_of_other_threads_are_not_taken():
+    x, y = np.ones((64, 16), np.float32), np.zeros(64, np.float32)
+
+    def traced(ctas: int) -> list[tuple[int, ...]]:
+        return [rows_of.trace[(ctas,)](x, y, 64, BLOCK=16).grid for _ in range(20)]
+
+    traced(1)
+    with ThreadPoolExecutor(2) as pool:
+        for ctas, grids in zip((1, 3), pool.map(traced, (1, 3)), strict=True):
+            assert set(grids) == {(ctas, 1, 1)}

@@ -17,10 +17,11 @@ from tessera.config import knobs
 from tessera.dtypes import FP8
 from tessera.ir import Module, Pass, PassManager
 from tessera.ir.applications import apply
+from tessera.ops.trace import TRACE_MODE
 from tessera.passes import CLEAN_UP, neutral_pipeline
 from tessera.passes.checks.insert_checks import insert_checks
 from tessera.passes.neutral.descriptors import lower_descriptor_rows
-from tessera.passes.neutral.insert_trace import MODE, TRACED, insert_trace
+from tessera.passes.neutral.insert_trace import TRACED, insert_trace
 
 # The lowering emits vectors and hoists by itself: LLVM only turns stack slots into registers and cleans up.
 LLVM_PASSES = "sroa,instcombine,simplifycfg"
@@ -70,7 +71,7 @@ class CpuBackend(Backend):
 
     def _tir(self, module: Module, metadata: dict[str, Any], options: Options) -> Module:
         checked = options.debug == "check"
-        traced = options.instrumentation_mode == MODE and not checked
+        traced = options.instrumentation_mode == TRACE_MODE and not checked
         passes = cpu_pipeline(checked, traced)
         PassManager(passes, knobs.compilation.verify).run(module)
         metadata |= {name: module.attrs[name] for name in TRACED if name in module.attrs}

@@ -22,6 +22,7 @@ from tessera.dtypes import FP8, pointer_type
 from tessera.errors import InvalidOption, LaunchError, PTXASError
 from tessera.ir import Module, Pass, PassManager
 from tessera.ir.applications import apply
+from tessera.ops.trace import TRACE_MODE
 from tessera.passes import neutral_pipeline
 from tessera.passes.checks.resources import check_resources
 from tessera.passes.gpu_facts import GpuFacts
@@ -30,7 +31,7 @@ from tessera.passes.gpu_pipeline import gpu_passes
 from tessera.passes.gpu_scheduling.clusters import partition_cluster
 from tessera.passes.gpu_scheduling.warp_roles import GRAIN
 from tessera.passes.neutral.descriptors import lower_descriptors
-from tessera.passes.neutral.insert_trace import MODE, TRACED, insert_trace
+from tessera.passes.neutral.insert_trace import TRACED, insert_trace
 from tessera.passes.neutral.peel import peel_first
 from tessera.passes.neutral.unroll import unroll
 
@@ -154,7 +155,7 @@ class NvidiaBackend(Backend):
         facts = enabled_facts(facts_for(self._capability(options)))
         if stage == "gir":
             found = gpu_passes(facts, options.pointer_maps, options.persistent, options.no_alias)
-            return [*found, insert_trace] if options.instrumentation_mode == MODE else found
+            return [*found, insert_trace] if options.instrumentation_mode == TRACE_MODE else found
         first: list[Pass] = (
             [partition_cluster] if facts.has_clusters and options.num_ctas > 1 else []
         )

@@ -23,9 +23,7 @@ from tessera.ops import arith
 from tessera.passes.neutral.loop_carried import Carrying
 from tessera.passes.neutral.loops import const32, only_accumulates
 
-MODE = "trace"  # the option `instrumentation_mode` of traced builds
 LIBRARY = str(Path(__file__).parents[2] / "language")
-ADDED = ("*i64", "i32", "i32")  # the arguments that a traced kernel takes after its own
 TRACED = ("trace", "trace_tag", "trace_warps")  # attributes of a traced module
 
 ON_ANY: dict[type[Op], str] = {
@@ -88,7 +86,6 @@ def insert_trace(module: Module, cpu: bool = False) -> None:
         begin.attrs["tag"] = tag
     module.attrs["trace"] = tuple(tuple(e) for e in events)
     module.attrs["trace_tag"], module.attrs["trace_warps"] = tag, warps
-    module.attrs["trace_warps"] = warps
 
 
 def _roles(module: Module, kernel: ops.FuncOp) -> list[tuple[str, Block, int]]:

@@ -194,7 +194,9 @@ class Autotuner(Wrapper):
         key = self._key(kwargs)
         config = self.cache.get(key)
         if config is None:
-            with _TUNING[0]:  # concurrent timings would disturb each other; trials also share state
+            # Concurrent timings would disturb each other; trials also share state.
+            with _TUNING[0], knobs.compilation.scope():
+                knobs.compilation.instrumentation_mode = ""  # times are those of the build without
                 config = self.cache.get(key) or self._tune(key, args, kwargs)
         return config
 

@@ -72,8 +72,11 @@ def noted(error: TesseraError, kernel: CompiledKernel) -> TesseraError:
     if error.failed is not None:
         error.failed.kernel = kernel
         if knobs.runtime.check_page:
-            error.save(knobs.runtime.check_page)
-            error.note(f"page with the tile's elements: {knobs.runtime.check_page}")
+            try:
+                error.save(knobs.runtime.check_page)
+                error.note(f"page with the tile's elements: {knobs.runtime.check_page}")
+            except OSError as failure:  # the error that was found counts more
+                error.note(f"TESSERA_CHECK_PAGE={knobs.runtime.check_page}: {failure.strerror}")
     return error
 
 

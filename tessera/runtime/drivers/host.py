@@ -25,13 +25,14 @@ from tessera.errors import (
     TesseraError,
 )
 from tessera.ir import parse_module, unpack_locations
+from tessera.ops.trace import TRACE_ADDED
 from tessera.runtime.arguments.aliasing import memory_range, violates
 from tessera.runtime.arguments.dlpack import on_cuda, speaks_dlpack
 from tessera.runtime.arguments.tensors import is_numpy
 from tessera.runtime.drivers.base import Driver, refuse_foreign
 from tessera.runtime.drivers.checked import checked_launcher, hosted, noted
 from tessera.runtime.drivers.perf_map import note_symbol
-from tessera.runtime.drivers.traced import ADDED, HostBuffers, is_traced, traced_launcher
+from tessera.runtime.drivers.traced import HostBuffers, is_traced, traced_launcher
 from tessera.runtime.native.fast_path import Start
 from tessera.runtime.native.launcher import make_launcher
 from tessera.utilities import number
@@ -95,7 +96,7 @@ class CpuDriver(Driver):
         if not assumed:
             return
         given, kinds = list(kernel.arguments(args)), kernel.metadata.args
-        kinds = kinds[:-ADDED] if is_traced(kernel) else kinds
+        kinds = kinds[: -len(TRACE_ADDED)] if is_traced(kernel) else kinds
         # The launcher reports a wrong number of arguments.
         if len(given) == len(kinds) and violates(assumed, kinds, given, range_of=_trusting):
             raise LaunchError(

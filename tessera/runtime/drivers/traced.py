@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tessera.compiler.kernel import CompiledKernel
+from tessera.ops.trace import TRACE_ADDED, TRACE_HEADER
 from tessera.runtime.cuda.driver_api import Driver
 
 if TYPE_CHECKING:
@@ -19,20 +20,19 @@ if TYPE_CHECKING:
 Words: TypeAlias = "np.ndarray"
 Buffer: TypeAlias = "int | np.ndarray"  # as the launcher takes it
 
-ADDED = 3  # arguments of a traced build after its own: buffer, mask of a ring, CTAs to record
-MODE = "trace"  # the option `instrumentation_mode` of traced builds
 BUDGET = 64 << 20  # bytes of a buffer, unless the caller asks for a number of records and CTAs
 FEWEST, MOST = 128, 4096  # records of a warp
-HEADER = 8  # words in front of a warp's records
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a launch records at most: `records` of a warp (rounded up to a power of two; the latest are kept), of the
-    first `ctas` CTAs. None: as many as fit in 64 MiB, up to 4,096 and all."""
+    first `ctas` CTAs. None: as many as fit in 64 MiB, up to 4,096 and all. `sink` gets what this thread's launches
+    record, beside `SINKS`, which get that of all threads."""
 
     records: int | None = None
     ctas: int | None = None
+    sink: Callable[[Recorded], None] | None = None
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ def traced_launcher(
     """Return the launcher of a traced build; `start(gx, gy, gz, stream, *arguments)` runs it. `resident`: CTAs that a
     kernel whose CTAs run several programs starts at most, 0 for other kernels."""
     m = kernel.metadata
-    own = sum(kind != "memory" for kind in m.args) - ADDED
+    own = sum(kind != "memory" for kind in m.args) - len(TRACE_ADDED)
     cluster: int = getattr(m, "cluster_dims", (1,))[0]
 
     def launch(gx: int, gy: int, gz: int, stream: int, *args: object) -> None:
@@ -140,19 +140,20 @@ def traced_launcher(
         launched = gx * gy * gz * cluster
         if resident:
             launched = min(launched, resident)
-        records, ctas = sizes(LIMITS.get() or Limits(), launched, m.trace_warps)
-        count = ctas * m.trace_warps * (HEADER + records)
+        limits = LIMITS.get() or Limits()
+        records, ctas = sizes(limits, launched, m.trace_warps)
+        count = ctas * m.trace_warps * (TRACE_HEADER + records)
         buffer = buffers.allocate(count)
         try:
             start(gx, gy, gz, stream, *args, buffer, records - 1, ctas)
-            words = buffers.read(buffer, count, stream).reshape(-1, HEADER + records)
+            words = buffers.read(buffer, count, stream).reshape(-1, TRACE_HEADER + records)
         finally:
             buffers.free(buffer)
         grid = (gx, gy, gz)
         found = Recorded(kernel, grid, words, records - 1, ctas, launched, unit)
-        kernel.recorded = found
-        for sink in SINKS:
-            sink(found)
+        for sink in (*SINKS, limits.sink):
+            if sink is not None:
+                sink(found)
 
     return launch
 
@@ -164,9 +165,9 @@ def sizes(limits: Limits, launched: int, warps: int) -> tuple[int, int]:
         records = 1 << max(limits.records - 1, 1).bit_length()
     else:
         ctas = launched if limits.ctas is None else min(launched, limits.ctas)
-        fit = max(row // max(ctas, 1) - HEADER, FEWEST)
+        fit = max(row // max(ctas, 1) - TRACE_HEADER, FEWEST)
         records = min(1 << fit.bit_length() - 1, MOST)
-    most = max(row // (HEADER + records), 1) if limits.ctas is None else limits.ctas
+    most = max(row // (TRACE_HEADER + records), 1) if limits.ctas is None else limits.ctas
     return records, min(launched, most)
 
 
@@ -183,6 +184,6 @@ def variants_of(
 
 
 __all__ = [
-    "LIMITS", "MODE", "SINKS", "CudaBuffers", "HostBuffers", "Limits", "Recorded", "is_traced", "sizes",
+    "LIMITS", "SINKS", "CudaBuffers", "HostBuffers", "Limits", "Recorded", "is_traced", "sizes",
     "traced_launcher", "variants_of",
 ]  # fmt: skip
