@@ -141,7 +141,8 @@ class Plan:
 
     def root(self, v: Value) -> Value:
         """The tensor whose memory a tensor lies in, before temporary ones are merged. A scalar has none but its own."""
-        return self.view(v).root if _is_tensor(v) else v
+        found = self.views.get(v)
+        return v if found is None else found.root
 
     def memory(self, v: Value) -> Value:
         """The tensor whose buffer a tensor lies in."""

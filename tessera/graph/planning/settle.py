@@ -7,7 +7,7 @@ launch h (y) → z            z as well: t is dead, of the same size, and goes b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tessera.graph.index import Sym
@@ -207,20 +207,22 @@ class Settling:
 
     def _take_over_all(self) -> None:
         starts = {n: group.start for group in self.plan.groups() for n in group}
+        homes: dict[
+            Value, None
+        ] = {}  # what the launches since the last start touched, in their order
         for n, step in self.launches:
-            self._take_over(n, step, starts[n])
+            if starts[n] == n:
+                homes.clear()
+            self._take_over(n, step, homes)
+            homes.update(
+                (self.plan.root(v), None) for v in (*step.reads, *step.writes) if _is_tensor(v)
+            )
 
-    def _take_over(self, n: int, step: Launch, first: int) -> None:
-        """Let results take memory that is dead, but goes behind the launches from step `first` on only."""
+    def _take_over(self, n: int, step: Launch, homes: Iterable[Value]) -> None:
+        """Let results take memory that is dead, but goes behind the launches that touch `homes` only."""
         plan = self.plan
         for result in dict.fromkeys(step.writes):
-            homes = dict.fromkeys(
-                plan.memory(v)
-                for s in plan.steps[first:n]
-                for v in (*s.reads, *s.writes)
-                if _is_tensor(v)
-            )
-            for home in homes:
+            for home in dict.fromkeys(map(plan.memory, homes)):
                 temporary = plan.place.get(result) == plan.place.get(home) == TEMPORARY
                 if not temporary and plan.lives[home][1] < n and self._share(n, result, home):
                     break
