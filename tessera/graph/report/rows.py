@@ -149,14 +149,15 @@ def _farthest(distances: Sequence[Distance]) -> list[str]:
     gradients = [d for d in distances if d.output.startswith(GRADIENT)]
     if len(gradients) <= SHOWN:
         return [str(d) for d in distances]
-    order = sorted(gradients, key=lambda d: d.exact or d.eager, reverse=True)
-    kept, rest = order[:SHOWN], order[SHOWN:]
+    order = sorted(gradients, key=lambda d: d.eager if d.exact is None else d.exact, reverse=True)
+    rest = order[SHOWN:]
     known = all(d.exact is not None for d in rest)
     most = Distance(
         f"{len(rest)} other gradients, at most", max(d.eager for d in rest),
         max(d.exact or 0 for d in rest) if known else None, max(d.eager_exact or 0 for d in rest) if known else None,
     )  # fmt: skip
-    return [str(d) for d in distances if d in kept or d not in order] + [str(most)]
+    hidden = {d.output for d in rest}
+    return [str(d) for d in distances if d.output not in hidden] + [str(most)]
 
 
 @dataclass
