@@ -27,7 +27,7 @@ def trace_begin_(
 ) -> np.ndarray:
     (x, y, z), (gx, gy, _) = m.program, m.grid
     cta = (x + gx * (y + gy * z)) * m.module.attrs.get("cluster", 1) + m.rank
-    words = trace.TRACE_HEADER + 1 + int(mask)
+    words = trace.TRACE_HEADER + 1 + int(mask) + trace.TRACE_RUN
     recorded = cta < int(ctas)
     place = int(buffer) + 8 * words * (cta * op.warps + op.warp) if recorded else 0
     now = _now(m)
@@ -38,11 +38,11 @@ def trace_begin_(
 @evaluate(trace.TraceRecordOp)
 def trace_record_(
     m: Machine, op: trace.TraceRecordOp, place: np.ndarray, mask: np.ndarray, count: np.ndarray
-) -> np.ndarray:
+) -> tuple[()]:
     low = _now(m) & ((1 << trace.TRACE_CLOCK_BITS) - 1)
-    slot = trace.TRACE_HEADER + (int(count) & int(mask))
+    slot = trace.TRACE_HEADER + (int(count) & int(mask)) + op.index
     _store(m, place, slot, op.event << trace.TRACE_CLOCK_BITS | low)
-    return np.asarray(count + 1, np.int32)
+    return ()
 
 
 @evaluate(trace.TraceEndOp)

@@ -1,14 +1,16 @@
 """Defines the ops of traced builds, which record when a warp passes the boundaries of stages (docs/profiling.md).
 
-Each warp has a *place* in the launch's buffer of 64-bit words: a header, and a ring of records behind it.
+Each warp has a *place* in the launch's buffer of 64-bit words: a header, and a ring of records behind it. The count of
+records is advanced after a *run* of them, so that those of a run have constant offsets from its first one; behind the
+ring there is room for the rest of a run that begins at its end.
 
     0  tag of the build (high half) and SM, or the thread on a CPU    4  count of records, stored at the end
     1  clock at the start                                             5  clock at the end
     2  nanoseconds at the start                                       6  nanoseconds at the end
-    8… records: the event in the 16 high bits, the clock's 48 low bits
+    8… records: the event in the 16 high bits, the clock's 48 low bits (32 of an SM's, which cost less)
 
-The clock is that of an SM (`clock64`) beside `globaltimer`, the monotonic clock of a CPU, the simulator's count of
-steps, or the interpreter's count of records."""
+The clock is that of an SM (`clock64`, `clock`) beside `globaltimer`, the monotonic clock of a CPU, the simulator's
+count of steps, or the interpreter's count of records."""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from tessera.ir import Effect, Op, Type, Value, attr, operand, require
 from tessera.ops.memory import Diagnostic
 
 __all__ = [
-    "TRACE_ADDED", "TRACE_CLOCK_BITS", "TRACE_EVENTS", "TRACE_HEADER", "TRACE_MODE", "TraceBeginOp", "TraceEndOp",
-    "TraceRecordOp",
+    "TRACE_ADDED", "TRACE_CLOCK_BITS", "TRACE_EVENTS", "TRACE_HEADER", "TRACE_MODE", "TRACE_RUN", "TraceBeginOp",
+    "TraceEndOp", "TraceRecordOp",
 ]  # fmt: skip
 
 TRACE_MODE = "trace"  # the option `instrumentation_mode` of traced builds
@@ -30,6 +32,7 @@ TRACE_ADDED = (
     "i32",
 )  # arguments after a kernel's own: buffer, mask of a ring, CTAs to record
 TRACE_HEADER = 8  # words of a place in front of its records
+TRACE_RUN = 16  # records of a run at most, and words behind a ring
 TRACE_CLOCK_BITS = 48  # of a record; the event is above them
 TRACE_EVENTS = 1 << (64 - TRACE_CLOCK_BITS)
 
@@ -41,8 +44,8 @@ def _require_place(op: Op, place: Value) -> None:
 
 class TraceBeginOp(Diagnostic, opcode="trace_begin", effects=Effect.WRITE):
     """The place of the warp that runs this in `buffer`, after its header's first half is stored; null in warps of CTAs
-    from number `ctas` on, and in all lanes of a warp but one. A place has 9 + `mask` words, and `mask` + 1 is a power
-    of two. A CTA has `warps` warps; the first one of the role that runs this is number `warp`. `tag`: not zero."""
+    from number `ctas` on, and in all lanes of a warp but one. A ring has `mask` + 1 records, a power of two.
+    A CTA has `warps` warps; the first one of the role that runs this is number `warp`. `tag`: not zero."""
 
     buffer: Value = operand()
     mask: Value = operand()
@@ -62,19 +65,19 @@ class TraceBeginOp(Diagnostic, opcode="trace_begin", effects=Effect.WRITE):
 
 
 class TraceRecordOp(Diagnostic, opcode="trace_record", effects=Effect.WRITE):
-    """Store record number `count` & `mask` of `place`: the clock now, and `event`. Return `count` + 1 (int32)."""
+    """Store record number `index` of a run, which begins at record `count` & `mask` of the ring in `place`: the clock
+    now, and `event`."""
 
     place: Value = operand()
     mask: Value = operand()
     count: Value = operand()
     event: int = attr()
-
-    def infer(self) -> Sequence[Type]:
-        return (int32,)
+    index: int = attr(default=0)
 
     def verify(self) -> None:
         _require_place(self, self.place)
         require(self.count.type == int32, self, "the count is not int32")
+        require(0 <= self.index < TRACE_RUN, self, f"the run has more than {TRACE_RUN} records")
         require(0 <= self.event < TRACE_EVENTS, self, "the event does not fit 16 bits")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tessera.compiler.kernel import CompiledKernel
 from tessera.errors import LaunchError
-from tessera.ops.trace import TRACE_CLOCK_BITS, TRACE_HEADER, TRACE_MODE
+from tessera.ops.trace import TRACE_CLOCK_BITS, TRACE_HEADER, TRACE_MODE, TRACE_RUN
 from tessera.passes.neutral.insert_trace import Event
 from tessera.profiler import timelines
 from tessera.profiler.timelines import Row, Span
@@ -148,10 +148,11 @@ def _decoded(recorded: Recorded, warps: int) -> list[Warp]:
     rows = [i for i in range(len(recorded.words)) if recorded.words[i, 0]]
     heads = recorded.words[rows, :TRACE_HEADER].astype(np.int64)
     read = _clock(recorded.unit, heads)
+    bits = 32 if recorded.unit == "cycles" else TRACE_CLOCK_BITS
     found: list[Warp] = []
     for head, i in zip(heads, rows, strict=True):
         processor = int(head[0]) & 0xFFFFFFFF
-        events, clocks, lost = _records(recorded.words[i], recorded.mask)
+        events, clocks, lost = _records(recorded.words[i], recorded.mask, bits)
         end = head[5] if head[5] else clocks[-1]  # no end: the program was left early
         times = read(processor, np.append(clocks, end))
         found.append(Warp(i // warps, i % warps, processor, events, times, lost))
@@ -161,18 +162,34 @@ def _decoded(recorded: Recorded, warps: int) -> list[Warp]:
     return found
 
 
-def _records(words: Words, mask: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the events of a warp and the clock at each, and how many are lost; event -1 is the setup."""
-    ring, start = words[TRACE_HEADER:], int(words[1])
+def _records(words: Words, mask: int, bits: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the events of a warp and the clock at each, and how many are lost; event -1 is the setup. Records have the
+    lowest `bits` of the clock: no two that follow each other may be farther apart than these can tell."""
+    wrap = np.uint64((1 << bits) - 1)
+    ring, start = _ring(words, mask, wrap), int(words[1])
     count = int(words[4]) if words[5] else int(np.count_nonzero(ring))
     kept = min(count, mask + 1)
     ring = ring[np.arange(count - kept, count) & mask]
     events = (ring >> np.uint64(TRACE_CLOCK_BITS)).astype(np.int64)
-    passed = (ring - np.uint64(start)) & np.uint64((1 << TRACE_CLOCK_BITS) - 1)
-    clocks = start + passed.astype(np.int64)
-    if count == kept:
-        events, clocks = np.insert(events, 0, -1), np.insert(clocks, 0, start)
-    return events, clocks, count - kept
+    if count == kept:  # the setup is known, and clocks begin with it
+        first, events = np.array([start], np.uint64), np.insert(events, 0, -1)
+        passed = np.cumsum(np.diff(np.concatenate([first, ring])) & wrap).astype(np.int64)
+        return events, start + np.insert(passed, 0, 0), 0
+    last = np.array([words[5]], np.uint64)
+    left = np.cumsum((np.diff(np.concatenate([ring, last])) & wrap)[::-1])[::-1].astype(np.int64)
+    return events, int(words[5]) - left, count - kept
+
+
+def _ring(words: Words, mask: int, wrap: np.uint64) -> Words:
+    """Return the latest record of each number modulo mask + 1: in the ring, or in the run behind it."""
+    stored, size = words[TRACE_HEADER : TRACE_HEADER + mask + 1 + TRACE_RUN], mask + 1
+    ring = stored[:size].copy()
+    for i in range(size, len(stored), size):
+        behind = stored[i : i + size]
+        own = ring[: len(behind)]
+        later = (words[5] - behind) & wrap < (words[5] - own) & wrap
+        own[:] = np.where((behind != 0) & (later | (own == 0)), behind, own)
+    return ring
 
 
 def _clock(unit: str, heads: np.ndarray) -> Callable[[int, np.ndarray], np.ndarray]:

@@ -40,7 +40,7 @@ PLACE = "%o: *i64 = bitcast %p\n%k: *i64 = trace_begin %o, %i, %j {warp=4, warps
 
 SAMPLES: dict[str, str] = {
     "trace_begin": PLACE,
-    "trace_record": PLACE + "%x: i32 = trace_record %k, %i, %j {event=3}\n",
+    "trace_record": PLACE + "trace_record %k, %i, %j {event=3, index=2}\n",
     "trace_end": PLACE + "trace_end %k, %j\n",
     "tensor_copy": DESCRIPTOR + ALLOC + BARS + "tensor_copy %d, [%i, %j], %s, %b, %i\n",
     "warp_specialize": TEAMS,

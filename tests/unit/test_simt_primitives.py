@@ -139,7 +139,7 @@ SAMPLES: dict[str, Any] = {
     "add_vector": lambda: p.add_vector("gpu", "f32", "float", 0, 4),
     "atomic_shared_add": lambda: p.atomic_shared_add(0),
     "trace_begin": lambda: p.trace_begin(77),
-    "trace_record": lambda: p.trace_record(3),
+    "trace_record": lambda: p.trace_record(3, 1),
     "async_wait": lambda: p.async_wait(0),
     "async_copy": lambda: p.async_copy(16, "", 0, 0, True),
     "async_copy_where": lambda: p.async_copy_where(4, 0, 0),
@@ -775,18 +775,18 @@ def test_reads_that_no_fence_orders_with_the_engine() -> None:
 
 
 def test_records_of_a_trace() -> None:
-    """One thread has a place: a header of tag and clock, records by their count, and how many there were."""
-    buffer = np.zeros(12, np.int64)
+    """One thread has a place: a header of tag and clock, records of runs, and how many there were."""
+    buffer = np.zeros(TRACE_HEADER + 4, np.int64)
     lanes, place = Lanes(buffer=buffer), np.zeros(THREADS, np.uint64)
     place[32] = buffer.ctypes.data
     lanes(p.trace_begin(77), place)
     for count in range(3):
-        lanes(p.trace_record(3 + count), place, 1, count)
+        lanes(p.trace_record(3 + count, count % 2), place, place + np.uint64(8 * (count // 2)))
     lanes.named("trace_end", place, 3)
     assert buffer[0] >> 32 == 77
     assert buffer[4] == 3
-    events = buffer[TRACE_HEADER : TRACE_HEADER + 2] >> TRACE_CLOCK_BITS
-    assert [*events] == [5, 4]  # the third record took the place of the first
+    events = buffer[TRACE_HEADER : TRACE_HEADER + 3] >> TRACE_CLOCK_BITS
+    assert [*events] == [3, 5, 0]  # the run of the third record began where the second one was
     assert not buffer[TRACE_HEADER + 2 :].any()
 
 

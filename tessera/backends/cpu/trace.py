@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from tessera.backends.cpu.lowering import Lowering, executes, make
-from tessera.dtypes import int32
-from tessera.ops import TRACE_CLOCK_BITS, TRACE_HEADER, TraceBeginOp, TraceEndOp, TraceRecordOp
+from tessera.ops import (
+    TRACE_CLOCK_BITS,
+    TRACE_HEADER,
+    TRACE_RUN,
+    TraceBeginOp,
+    TraceEndOp,
+    TraceRecordOp,
+)  # fmt: skip
 
 
 def clock(lo: Lowering) -> str:
@@ -34,9 +40,8 @@ def _begin(lo: Lowering, op: TraceBeginOp) -> None:
     row = em.here(f"add i32 {em.here(f'mul i32 {z}, {lo.sizes[1].text}')}, {y}")
     program = em.here(f"add i32 {em.here(f'mul i32 {row}, {lo.sizes[0].text}')}, {x}")
     recorded = em.here(f"icmp ult i32 {program}, {lo.scalar_text(op.ctas)}")
-    words = em.here(
-        f"zext i32 {em.here(f'add i32 {lo.scalar_text(op.mask)}, {TRACE_HEADER + 1}')} to i64"
-    )
+    fixed = TRACE_HEADER + 1 + TRACE_RUN
+    words = em.here(f"zext i32 {em.here(f'add i32 {lo.scalar_text(op.mask)}, {fixed}')} to i64")
     offset = em.here(f"mul i64 {em.here(f'zext i32 {program} to i64')}, {words}")
     address = em.here(f"getelementptr i64, ptr {lo.scalar_text(op.buffer)}, i64 {offset}")
     place = em.here(f"select i1 {recorded}, ptr {address}, ptr null")
@@ -57,8 +62,7 @@ def _record(lo: Lowering, op: TraceRecordOp) -> None:
         low = em.here(f"and i64 {clock(lo)}, {(1 << TRACE_CLOCK_BITS) - 1}")
         word = em.here(f"or i64 {low}, {op.event << TRACE_CLOCK_BITS}")
         slot = em.here(f"zext i32 {em.here(f'and i32 {count}, {lo.scalar_text(op.mask)}')} to i64")
-        _store(lo, place, em.here(f"add i64 {slot}, {TRACE_HEADER}"), word)
-    lo.scalars[op.result] = make(int32, 1, em.here(f"add i32 {count}, 1"))
+        _store(lo, place, em.here(f"add i64 {slot}, {TRACE_HEADER + op.index}"), word)
 
 
 @executes(TraceEndOp)

@@ -1,12 +1,13 @@
 """Lowers the ops of traced builds: the lane that records finds its warp's place, and each record is one statement.
 
-Records make no basic blocks and change no register of the program, so that pipelines keep their form."""
+Records make no basic blocks and change no register of the program, so that pipelines keep their form. One takes three
+instructions: those of a run share the address of the first."""
 
 from __future__ import annotations
 
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.nvidia import primitives as p
-from tessera.ops import TRACE_HEADER, TraceBeginOp, TraceEndOp, TraceRecordOp
+from tessera.ops import TRACE_HEADER, TRACE_RUN, TraceBeginOp, TraceEndOp, TraceRecordOp
 
 
 @lowers(TraceBeginOp)
@@ -17,7 +18,7 @@ def _begin(fl: FunctionLowering, op: TraceBeginOp) -> None:
     cta = _cta(fl)
     recorded = w.and_("i1", first, w.pure(f"icmp ult i32 {cta}, {fl.scalar(op.ctas)}"))
     warp = w.add("i32", w.mul("i32", cta, str(op.warps)), w.pure(f"lshr i32 {thread}, 5"))
-    words = w.add("i32", fl.scalar(op.mask), str(TRACE_HEADER + 1))
+    words = w.add("i32", fl.scalar(op.mask), str(TRACE_HEADER + 1 + TRACE_RUN))
     size = w.pure(f"zext i32 {w.mul('i32', words, '8')} to i64")
     offset = w.pure(f"mul i64 {w.pure(f'zext i32 {warp} to i64')}, {size}")
     address = w.gep(fl.scalar(op.buffer), offset, 0)
@@ -40,9 +41,10 @@ def _cta(fl: FunctionLowering) -> str:
 
 @lowers(TraceRecordOp)
 def _record(fl: FunctionLowering, op: TraceRecordOp) -> None:
-    w, count = fl.w, fl.scalar(op.count)
-    p.trace_record(op.event).emit(w, [fl.scalar(op.place), fl.scalar(op.mask), count])
-    fl.set(op.result, [w.add("i32", count, "1")])
+    w, place = fl.w, fl.scalar(op.place)
+    slot = w.pure(f"and i32 {fl.scalar(op.count)}, {fl.scalar(op.mask)}")
+    run = w.gep(place, w.pure(f"shl i64 {w.pure(f'zext i32 {slot} to i64')}, 3"), 0)
+    p.trace_record(op.event, op.index).emit(w, [place, run])
 
 
 @lowers(TraceEndOp)

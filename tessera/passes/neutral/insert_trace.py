@@ -5,9 +5,10 @@ op begins another one, a record says so; the activity lasts until the next recor
 iteration always has a record, so that iterations can be counted. Which op belongs to which activity, and in which role,
 phase and source line, is in the module's `trace`, by event: nothing of it is stored at run time.
 
-Operations of a few instructions (scalars, addresses, views) belong to the activity after them. On a CPU, where loads
-and arithmetic on tiles are part of the loops of what uses them, only these users have activities; and a loop that does
-nothing but add products to an accumulator is one activity, since its steps are packed first and multiplied later."""
+Operations of a few instructions (scalars, addresses, views) belong to the activity after them, and the release of a
+buffer to the one before. On a CPU, where loads and arithmetic on tiles are part of the loops of what uses them, only
+these users have activities; and a loop that does nothing but add products to an accumulator is one activity, since its
+steps are packed first and multiplied later."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ ON_GPU: dict[type[Op], str] = {
     ops.LoadOp: "load", ops.DescriptorLoadOp: "load", ops.DescriptorGatherOp: "load",
     ops.AsyncCopyOp: "issue copies", ops.AsyncCommitOp: "issue copies", ops.TensorCopyOp: "issue copies",
     ops.MbarrierArriveExpectTxOp: "issue copies", ops.AsyncCopyMbarrierArriveOp: "issue copies",
-    ops.AsyncWaitOp: "wait for copies", ops.MbarrierArriveOp: "release a buffer", ops.MbarrierInitOp: "setup",
+    ops.AsyncWaitOp: "wait for copies", ops.MbarrierInitOp: "setup",
     ops.MmaOp: "MMA", ops.WgmmaOp: "issue MMAs", ops.WgmmaWaitOp: "wait for MMAs", ops.BarrierOp: "barrier",
     ops.LocalLoadOp: "read shared memory", ops.LocalStoreOp: "write shared memory",
     ops.ConvertLayoutOp: "compute", ops.ReduceOp: "compute",
@@ -67,7 +68,8 @@ def insert_trace(module: Module, cpu: bool = False) -> None:
     Needs: any target, in traced builds: `kernel.trace[grid](…)`, or the option `instrumentation_mode="trace"`.
     Raises: nothing.
     Example: `walked` of tests/filecheck/insert-trace.gir
-        for; async_wait; mul; store → trace_begin; for; trace_record; async_wait; trace_record; mul; trace_record; store
+        for; async_wait; mul; store → trace_begin; for; trace_record; async_wait; trace_record; mul; add; trace_record;
+        store
     Compare: Proton's intra-kernel profiler, whose records the kernel's author places.
     """
     kernel = next(f for f in module.body if isinstance(f, ops.FuncOp) and f.kernel)
@@ -103,7 +105,7 @@ def _roles(module: Module, kernel: ops.FuncOp) -> list[tuple[str, Block, int]]:
 @dataclass
 class _Role(Carrying):
     """Places the records of one role. `now`: the activity of the latest record, None if it is not known; `phase`: of
-    the innermost loop around."""
+    the innermost loop around; `run`: records since the count was advanced."""
 
     role: str
     arguments: list[Value]
@@ -111,6 +113,7 @@ class _Role(Carrying):
     events: list[Event]
     now: str | None = None
     phase: tuple[str, int] = ("", 0)
+    run: int = 0
 
     def trace(self, block: Block, first: int, warps: int) -> ops.TraceBeginOp:
         b = Builder.at_start(block)
@@ -147,20 +150,34 @@ class _Role(Carrying):
                 event = Event(self.role, *phase, activity, _line(op))
                 state = [self._record(first or op, event, state[0])]
             first = None
-        return state
+        return [self._advanced(block.terminator, state[0])]
 
     def _inside(self, op: Op, state: list[Value], phase: tuple[str, int]) -> list[Value]:
         before, self.phase, self.now = self.phase, phase, None
-        state = self.through(op, state)
+        state = self.through(op, [self._advanced(op, state[0])])
         self.phase, self.now = before, None
         return state
 
-    def _record(self, op: Op, event: Event, count: Value) -> Value:
+    def _record(self, op: Op, label: Event, count: Value) -> Value:
         number = len(self.events)
-        self.events.append(event)
-        mask = self.arguments[1]
-        record = ops.TraceRecordOp(self.place, mask, count, event=min(number, ops.TRACE_EVENTS - 1))
-        return Builder.before_op(op).emit(record)
+        self.events.append(label)
+        if self.run == ops.TRACE_RUN:
+            count = self._advanced(op, count)
+        event = min(number, ops.TRACE_EVENTS - 1)
+        record = ops.TraceRecordOp(
+            self.place, self.arguments[1], count, event=event, index=self.run
+        )
+        Builder.before_op(op).insert(record)
+        self.run += 1
+        return count
+
+    def _advanced(self, op: Op, count: Value) -> Value:
+        """Return the count after the records of the run, which ends in front of `op`."""
+        if not self.run:
+            return count
+        b, run = Builder.before_op(op), self.run
+        self.run = 0
+        return b.emit(arith.AddOp(count, const32(b, run)))
 
     def _enters(self, op: Op) -> bool:
         """Whether there are records inside an op with regions."""

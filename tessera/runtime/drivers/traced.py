@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tessera.compiler.kernel import CompiledKernel
-from tessera.ops.trace import TRACE_ADDED, TRACE_HEADER
+from tessera.ops.trace import TRACE_ADDED, TRACE_HEADER, TRACE_RUN
 from tessera.runtime.cuda.driver_api import Driver
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Words: TypeAlias = "np.ndarray"
 Buffer: TypeAlias = "int | np.ndarray"  # as the launcher takes it
 
+FIXED = TRACE_HEADER + TRACE_RUN  # words of a warp beside its ring
 BUDGET = 64 << 20  # bytes of a buffer, unless the caller asks for a number of records and CTAs
 FEWEST, MOST = 128, 4096  # records of a warp
 
@@ -142,11 +143,11 @@ def traced_launcher(
             launched = min(launched, resident)
         limits = LIMITS.get() or Limits()
         records, ctas = sizes(limits, launched, m.trace_warps)
-        count = ctas * m.trace_warps * (TRACE_HEADER + records)
+        count = ctas * m.trace_warps * (FIXED + records)
         buffer = buffers.allocate(count)
         try:
             start(gx, gy, gz, stream, *args, buffer, records - 1, ctas)
-            words = buffers.read(buffer, count, stream).reshape(-1, TRACE_HEADER + records)
+            words = buffers.read(buffer, count, stream).reshape(-1, FIXED + records)
         finally:
             buffers.free(buffer)
         grid = (gx, gy, gz)
@@ -165,9 +166,9 @@ def sizes(limits: Limits, launched: int, warps: int) -> tuple[int, int]:
         records = 1 << max(limits.records - 1, 1).bit_length()
     else:
         ctas = launched if limits.ctas is None else min(launched, limits.ctas)
-        fit = max(row // max(ctas, 1) - TRACE_HEADER, FEWEST)
+        fit = max(row // max(ctas, 1) - FIXED, FEWEST)
         records = min(1 << fit.bit_length() - 1, MOST)
-    most = max(row // (TRACE_HEADER + records), 1) if limits.ctas is None else limits.ctas
+    most = max(row // (FIXED + records), 1) if limits.ctas is None else limits.ctas
     return records, min(launched, most)
 
 

@@ -10,7 +10,7 @@ from tessera.ops.trace import TRACE_CLOCK_BITS, TRACE_HEADER
 __all__ = ["trace_begin", "trace_record"]
 
 _PLACE = "ptr addrspace(1)"
-_HIGH = TRACE_CLOCK_BITS - 32  # bits of the clock in the high half of a record
+_HIGH = TRACE_CLOCK_BITS - 32  # bits below the event in the high half of a record
 _FIRST = 8 * TRACE_HEADER  # bytes in front of the records
 
 
@@ -37,25 +37,20 @@ def trace_begin(tag: int) -> Primitive:
 
 
 @family
-def trace_record(event: int) -> Primitive:
-    """Store a record at place + 8 * (count & mask) behind the header, where there is a place."""
-    high = event << _HIGH
+def trace_record(event: int, index: int) -> Primitive:
+    """Store record number `index` of the run whose first one is at `run` behind the header, where there is a place."""
+    offset = _FIRST + 8 * index
     text = (
-        "{ .reg .pred p; .reg .b32 i, l, h; .reg .b64 c, w; setp.ne.u64 p, $0, 0; mov.u64 c, %clock64; "
-        f"and.b32 i, $2, $1; mad.wide.u32 w, i, 8, $0; mov.b64 {{l, h}}, c; and.b32 h, h, {(1 << _HIGH) - 1}; "
-        f"or.b32 h, h, {high}; @p st.global.v2.b32 [w + {_FIRST}], {{l, h}}; }}"
+        "{ .reg .pred p; .reg .b32 c, e; setp.ne.u64 p, $0, 0; mov.u32 c, %clock; "
+        f"mov.b32 e, {event << _HIGH}; @p st.global.v2.b32 [$1 + {offset}], {{c, e}}; }}"
     )
 
-    def meaning(m: Machine, place: Lanes, mask: Lanes, count: Lanes) -> None:
-        low = m.place("clock") & np.uint64((1 << TRACE_CLOCK_BITS) - 1)
-        where = place + np.uint64(8) * (count & mask)
-        on = m.on & (place != 0)
-        word = low | np.uint64(event << TRACE_CLOCK_BITS)
-        m.store("global", where + np.uint64(_FIRST), word[:, None], 8, on)
+    def meaning(m: Machine, place: Lanes, run: Lanes) -> None:
+        word = (m.place("clock") & np.uint64(0xFFFFFFFF)) | np.uint64(event << TRACE_CLOCK_BITS)
+        m.store("global", run + np.uint64(offset), word[:, None], 8, m.on & (place != 0))
 
-    operands = (_PLACE, "i32", "i32")
-    letters = "l,r,r,~{memory}"
-    return Primitive("trace_record", operands, "void", text, letters, False, meaning, True)
+    operands = (_PLACE, _PLACE)
+    return Primitive("trace_record", operands, "void", text, "l,l,~{memory}", False, meaning, True)
 
 
 def _end(m: Machine, place: Lanes, count: Lanes) -> None:
