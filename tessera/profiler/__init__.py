@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -15,12 +16,14 @@ from tessera.config import knobs
 from tessera.config.types import HookChain
 from tessera.errors import TesseraError
 from tessera.profiler import output
+from tessera.profiler.blocks import Block, Blocks
 from tessera.profiler.records import Launch, Node, Scope, tree
 from tessera.runtime.cuda import driver_api as cuda
 
 __all__ = ["Launch", "Scope", "profile"]
 
 Raw = tuple[CompiledKernel, tuple[int, ...], int, int, Any, tuple[str, ...], LazyDict]
+Finished = tuple[CompiledKernel, tuple[int, ...], int, float, tuple[str, ...], LazyDict]
 
 
 class profile:
@@ -55,6 +58,8 @@ class profile:
         self._begun: dict[int, tuple[int, Any, Any]] = {}  # by metadata: several threads may launch
         self._hooks: tuple[Before, Callable[[LazyDict], None]] | None = None
         self._origin = time.perf_counter_ns()
+        self._blocks, self._kernels = Blocks(), list[CompiledKernel]()  # of native launches
+        self._marks: list[tuple[int, tuple[str, ...]]] = []  # when which scopes began to be open
         self._spare: list[int] = []  # CUDA events
         self._counted: dict[Any, dict[str, float]] = {}
 
@@ -65,6 +70,7 @@ class profile:
                 "this profile is running already", help="make another one: tessera.profile()"
             )
         profile._running = (*profile._running, self)
+        self._marks.append((time.perf_counter_ns(), profile._open))
         runtime = knobs.runtime
         # Chains are assigned, not changed in place: native launches notice.
         before, after = runtime.launch_enter_hook.calls, runtime.launch_exit_hook.calls
@@ -86,39 +92,17 @@ class profile:
         )
         self.finish()
 
-    def around(
-        self, kernel: CompiledKernel
-    ) -> tuple[Callable[..., Any], Callable[[Any], None]] | None:
-        """Return the hooks of a kernel's native launches; None if they need the launch's metadata, or torch's scope."""
+    def timing(self, kernel: CompiledKernel, device: int) -> tuple[Block, int] | None:
+        """Return where native launches of a kernel write their times, and its tag in rows; None if they need the
+        launch's metadata, or torch's scope."""
         declares = getattr(getattr(kernel.src, "fn", None), "launch_metadata", None)
-        if declares is not None or self.counts or kernel.target.backend not in ("cpu", "cuda"):
+        backend = kernel.target.backend
+        if declares is not None or self.counts or backend not in ("cpu", "cuda"):
             return None
-        clock, append = time.perf_counter_ns, self._raw.append
-        if kernel.target.backend == "cuda":
-            record, event = cuda.driver().event_record, self._event
-
-            def begin(gx: int, gy: int, gz: int, stream: int, *values: object) -> Any:
-                first = event()
-                record(first, stream)
-                return (gx, gy, gz), clock(), first, stream
-
-            def end(begun: Any) -> None:
-                grid, start, first, stream = begun
-                last = event()
-                record(last, stream)
-                append((kernel, grid, start, clock(), (first, last), profile._open, EMPTY))
-
-            return begin, end
-        if "torch.autograd.profiler" in sys.modules:
+        if backend == "cpu" and "torch.autograd.profiler" in sys.modules:
             return None
-
-        def enter(gx: int, gy: int, gz: int, stream: int, *values: object) -> Any:
-            return (gx, gy, gz), clock()
-
-        def leave(begun: Any) -> None:
-            append((kernel, begun[0], begun[1], clock(), None, profile._open, EMPTY))
-
-        return enter, leave
+        self._kernels.append(kernel)
+        return self._blocks.current(backend, device), len(self._kernels) - 1
 
     def enter(self, metadata: LazyDict) -> None:
         launch = metadata.launch
@@ -159,12 +143,12 @@ class profile:
     @contextmanager
     def scope(name: str, **metrics: float) -> Generator[None]:
         """Name a part of the program. `metrics`: numbers that are added to the scope's."""
-        before, start = profile._open, time.perf_counter_ns()
-        profile._open = (*before, name)
+        before = profile._open
+        start = profile._enter_scope((*before, name))
         try:
             yield
         finally:
-            profile._open, end = before, time.perf_counter_ns()
+            end = profile._enter_scope(before)
             for p in profile._running:
                 p.note(
                     Scope(
@@ -176,25 +160,47 @@ class profile:
                     )
                 )
 
+    @staticmethod
+    def _enter_scope(names: tuple[str, ...]) -> int:
+        """Let the program be in these scopes from now on; return the time."""
+        now = time.perf_counter_ns()
+        profile._open = names
+        for p in profile._running:
+            p._marks.append((now, names))
+        return now
+
     def note(self, scope: Scope) -> None:
         self.scopes.append(scope)
+
+    def _native(self) -> Iterator[Finished]:
+        """Yield the launches by native code, which know the scopes by their time."""
+        times = [m[0] for m in self._marks]
+        for row in self._blocks.rows():
+            scopes = self._marks[bisect_right(times, row.start) - 1][1]
+            yield self._kernels[row.tag], row.grid, row.start, row.seconds, scopes, EMPTY
 
     # --- the result -----------------------------------------------------------------------------------------
     def finish(self) -> None:
         """Turn what was recorded into `launches`; waits for launches on a GPU. Called at the end of the context."""
-        raw = self._raw[:]
-        self._raw.clear()  # in place: hooks of native launches append to it
-        for kernel, grid, start, end, pair, scopes, metadata in raw:
-            seconds = (end - start) * 1e-9
-            if pair is not None:
-                seconds = cuda.driver().elapsed_ms(*pair) * 1e-3
-                self._spare += pair
+        raw, self._raw = self._raw, []
+        finished = [
+            (kernel, grid, start, self._seconds(start, end, pair), scopes, metadata)
+            for kernel, grid, start, end, pair, scopes, metadata in raw
+        ]
+        finished += self._native()
+        finished.sort(key=lambda x: x[2])
+        for kernel, grid, start, seconds, scopes, metadata in finished:
             metrics = self._metrics(kernel, grid, metadata)
             name = str(metrics.pop("name", kernel.name))
             numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
-            device = str(kernel.target)
-            begin = (start - self._origin) * 1e-9
+            begin, device = (start - self._origin) * 1e-9, str(kernel.target)
             self.launches.append(Launch(name, grid, device, begin, seconds, scopes, numbers))
+
+    def _seconds(self, start: int, end: int, pair: tuple[int, int] | None) -> float:
+        if pair is None:
+            return (end - start) * 1e-9
+        self._spare += pair
+        return cuda.driver().elapsed_ms(*pair) * 1e-3
 
     def _metrics(
         self, kernel: CompiledKernel, grid: tuple[int, ...], metadata: LazyDict
@@ -237,10 +243,10 @@ EMPTY = LazyDict({})
 
 
 class Before:
-    """The hook in front of launches. `around` spares native launches of most kernels their metadata."""
+    """The hook in front of launches. `timing` spares native launches of most kernels the hooks."""
 
     def __init__(self, profile: profile) -> None:
-        self.profile, self.around = profile, profile.around
+        self.profile, self.timing = profile, profile.timing
 
     def __call__(self, metadata: LazyDict) -> None:
         self.profile.enter(metadata)

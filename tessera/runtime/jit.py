@@ -7,7 +7,6 @@ prepares native launches.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MethodType
@@ -29,7 +28,7 @@ from tessera.runtime.driver import Driver, driver, driver_named
 from tessera.runtime.launching import specialization_data
 from tessera.runtime.launching.async_compile import FutureKernel, active_mode
 from tessera.runtime.launching.binding import DeviceCaches, Prepared, launch_key, make_binder
-from tessera.runtime.launching.hooks import around, hook_arguments
+from tessera.runtime.launching.hooks import hook_arguments, hooked
 from tessera.runtime.launching.interface import KernelInterface
 from tessera.runtime.launching.mistakes import call_with_names, check_options, check_parameters
 from tessera.runtime.launching.typed import Launch
@@ -331,9 +330,7 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
         start = on.native_start(kernel, device)
         if start is None:
             return
-        if knobs.runtime.launch_enter_hook or knobs.runtime.launch_exit_hook:
-            enter, leave = around(kernel)
-            start = dataclasses.replace(start, enter=enter, leave=leave)
+        start = hooked(start, kernel, device)
         path = self._unhooked if self.pre_run_hooks else self._fast
         if path is not None:
             path.install(

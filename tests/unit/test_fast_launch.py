@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ import tessera.language as tl
 from tessera.config import epoch
 from tessera.language.callable import JITCallable
 from tessera.language.watching import Place, place_in, place_of_cell
+from tessera.profiler import blocks
 from tessera.runtime.cuda.driver_api import LaunchConfig, launch_config
 from tessera.runtime.native import fast_path as fast_launch
 from tessera.runtime.native.array_types import ArrayTypes
@@ -29,6 +33,7 @@ ENTRY = ctypes.CFUNCTYPE(
     ctypes.POINTER(ctypes.c_void_p),
     ctypes.c_void_p,
 )
+RECORD = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 CONTEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
 
 
@@ -55,6 +60,7 @@ class Machine:
         self.path = FastPath(JITCallable(kernel).params, [], self.fallback)
         self.places: list[Place] = []
         self.around: tuple[Any, Any] = (None, None)
+        self.timing: Any = None
 
     def launch(self, config: Any, function: int, slots: Any, extra: Any) -> int:
         c = config.contents
@@ -86,6 +92,7 @@ class Machine:
             config=self.template.address, pool=0, stream=self.stream, device=3, fail=self.fail,
             context=ctypes.cast(self.context, ctypes.c_void_p).value or 0, keep=self,
             enter=self.around[0], leave=self.around[1],
+            timing=self.timing, tag=9,
         )  # fmt: skip
         if key is not None:
             self.path.install(
@@ -197,6 +204,38 @@ def test_failed_launches(machine: Machine):
     assert sys.getrefcount(machine) <= before + 5
     machine.fail_with = None
     assert machine.path.launch((1,), X, Y, 5, 0.5) is machine
+
+
+def test_timed_launches_fill_rows(machine: Machine, monkeypatch: pytest.MonkeyPatch):
+    """Events are recorded before and after, on the launch's stream; a full block sends the launch to Python."""
+    recorded: list[tuple[int, int, int]] = []
+    record = RECORD(lambda e, s: recorded.append((e, s, len(machine.launches))) or 0)
+    api = SimpleNamespace(
+        current_context=lambda: 1,
+        event_create=itertools.count(500).__next__,
+        address=lambda name: ctypes.cast(record, ctypes.c_void_p).value,
+    )
+    monkeypatch.setattr(blocks.cuda, "driver", lambda: api)
+    monkeypatch.setattr(blocks, "ROWS", 3)
+    block = machine.timing = blocks.Block(on_gpu=True)
+    warm(machine, X, Y, 5, 0.5)
+    used = block.used
+    recorded.clear()
+    start = time.perf_counter_ns()
+    assert machine.path.launch((4, 3), X, Y, -7, 1.0) is machine
+    machine.result = 2
+    with pytest.raises(RuntimeError, match="result 2"):
+        machine.path.launch((1,), X, Y, -7, 1.0)
+    machine.result = 0
+    first = 500 + 2 * used
+    assert recorded == [(first, 77, 0), (first + 1, 77, 1), (first + 2, 77, 1)]
+    rows = np.array(block._rows[:]).reshape(3, -1)[used:]
+    assert rows[0, :4].tolist() == [9, 4, 3, 1]
+    assert start <= rows[0, 4] <= rows[0, 5] <= time.perf_counter_ns()
+    assert rows[1, 5] == 0  # it failed
+    while not block.full:
+        assert machine.path.launch((1,), X, Y, -7, 1.0) is machine
+    assert machine.path.launch((1,), X, Y, -7, 1.0) == "python"
 
 
 def test_hooks_around_a_launch(machine: Machine):

@@ -3,6 +3,8 @@
 # pyright: basic
 from __future__ import annotations
 
+import ctypes
+import itertools
 import json
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from tessera.__main__ import main
 from tessera.compiler.kernel import LazyDict
 from tessera.config import knobs
 from tessera.errors import TesseraError
+from tessera.profiler import blocks
 from tessera.runtime.driver import driver_named
 
 
@@ -64,6 +67,88 @@ def test_launches_have_time_scopes_and_what_kernels_declare():
     shown = str(p)
     assert "scale_1000" in shown
     assert "items=3" in shown
+
+
+def test_more_launches_than_a_block_has_rows(monkeypatch):
+    monkeypatch.setattr(blocks, "ROWS", 8)
+    run(plain)
+    with tessera.profile() as p:
+        for i in range(15):
+            with p.scope(str(i)):
+                run(plain, 256 * (i + 1))
+                run(plain, 256 * (i + 1))
+    expected = [((i + 1, 1, 1), (str(i),)) for i in range(15) for _ in range(2)]
+    assert [(x.grid, x.scopes) for x in p.launches] == expected
+    assert all(a.start <= b.start for a, b in itertools.pairwise(p.launches))
+    assert all(0 < x.seconds < 1 for x in p.launches)
+    with p:  # goes on
+        run(plain)
+    assert (len(p.launches), p.launches[-1].scopes) == (31, ())
+
+
+class Events:
+    """A GPU's events: `ready` tells how many launches have finished; a launch takes as many ms as its number says."""
+
+    def __init__(self):
+        self.made, self.ready, self.waited, self.captured = 0, 0, [], set()
+        kind = ctypes.CFUNCTYPE(
+            ctypes.c_int, ctypes.POINTER(ctypes.c_float), ctypes.c_int64, ctypes.c_int64
+        )
+        self.elapsed = kind(self.read)
+
+    def current_context(self):
+        return 7
+
+    def address(self, name):
+        elapsed = ctypes.cast(self.elapsed, ctypes.c_void_p).value
+        return {"cuEventElapsedTime": elapsed, "cuEventRecord": 0xBAD}[name]
+
+    def event_create(self):
+        self.made += 1
+        return self.made - 1
+
+    def event_synchronize(self, event):
+        self.waited.append(event)
+        self.ready = max(self.ready, event // 2 + 1)
+
+    def read(self, out, first, last):
+        assert last == first + 1
+        if first // 2 in self.captured:
+            return 400
+        out[0] = first // 2
+        return 0 if first // 2 < self.ready else 600
+
+    def check(self, call, code):
+        assert code == 0
+
+
+def test_events_are_read_when_they_are_ready_and_used_again(monkeypatch):
+    gpu = Events()
+    monkeypatch.setattr(blocks, "ROWS", 4)
+    monkeypatch.setattr(blocks, "SPARE", {})
+    monkeypatch.setattr(blocks.cuda, "driver", lambda: gpu)
+    found = blocks.Blocks()
+
+    def fill(tag):  # as native code does
+        block = found.current("cuda", 0)
+        i = block.used
+        block._timing[2] = i + 1
+        block._rows[8 * i : 8 * i + 6] = [tag, 2, 1, 1, 100 + tag, 200 + tag]
+
+    for tag in range(5):
+        fill(tag)
+    assert gpu.made == 16  # the first block was not ready
+    gpu.captured, gpu.ready = {3}, 8
+    for tag in range(5, 9):
+        fill(tag)
+    assert (gpu.made, gpu.waited) == (16, [])  # the events of the first block serve again
+    rows = list(found.rows())
+    assert [r.tag for r in rows] == [0, 1, 2, 4, 5, 6, 7, 8]
+    times = [round(1e3 * r.seconds) for r in rows]
+    assert times == [0, 1, 2, 4, 5, 6, 7, 0]  # the last one has the first one's events
+    assert gpu.waited == []
+    fill(9)
+    assert gpu.made == 16
 
 
 def test_other_hooks_stay():

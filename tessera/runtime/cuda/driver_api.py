@@ -166,7 +166,11 @@ class Driver:
 
     def has_context(self) -> bool:
         """Whether the calling thread has a current context."""
-        return self._handle("cuCtxGetCurrent") != 0
+        return self.current_context() != 0
+
+    def current_context(self) -> int:
+        """Return the calling thread's current context, 0 if there is none."""
+        return self._handle("cuCtxGetCurrent")
 
     def set_current_device(self, device: int) -> None:
         torch = torch_cuda()
@@ -182,7 +186,7 @@ class Driver:
         if context is None:
             context = self._handle("cuDevicePrimaryCtxRetain", self._int("cuDeviceGet", device))
             self._contexts[device] = context
-        if self._handle("cuCtxGetCurrent") != context:
+        if self.current_context() != context:
             self.call("cuCtxSetCurrent", context)
         return device
 

@@ -15,7 +15,7 @@ import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 from tessera.backends.compiler import Options
 from tessera.backends.llvm.subset_types import words_of
@@ -57,6 +57,12 @@ TORCH = sys.intern("torch")
 BY_IDENTITY = (type(None), bool, int, float, str, dtype, JITCallable, types.FunctionType, type)
 
 
+class Timed(Protocol):
+    """What holds a structure `Timing`, which is at `address`."""
+
+    address: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Start:
     """How native code starts a loaded kernel; a driver makes it. All are addresses except `stream` and `fail`."""
@@ -71,6 +77,8 @@ class Start:
     fail: Callable[[int], None]  # raises the error of a non-zero status
     context: int = 0  # cuda: address of cuCtxGetCurrent
     maps: TensorMaps | None = None
+    timing: Timed | None = None  # where launches write their times, by the kernel's tag
+    tag: int = 0
     enter: Callable[..., object] | None = None  # hooks around the launch, see structures.Entry
     leave: Callable[[Any], object] | None = None
     keep: object = None
@@ -288,6 +296,7 @@ class FastPath:
             "device": id(start.device), "fail": id(start.fail), "globals": ctypes.addressof(rows),
             "globals_count": len(places), "picks": ctypes.addressof(picks), "picks_count": len(units.picks),
             "maps": start.maps.address if start.maps is not None else 0,
+            "timing": start.timing.address if start.timing is not None else 0, "tag": start.tag,
             "enter": id(start.enter) if start.enter else 0, "leave": id(start.leave), "parts": id(parts),
         }  # fmt: skip
         with undivided(), self._lock:

@@ -44,7 +44,7 @@ METH_FASTCALL = 0x80  # CPython's flag of a function that takes a C array of arg
 HERE = "tessera.runtime.native"
 FUNCTIONS = {
     "launch": f"{HERE}.call", "fast_launch": f"{HERE}.repeat", "fast_hash": f"{HERE}.find",
-    "fast_relations": f"{HERE}.aliasing",
+    "fast_relations": f"{HERE}.aliasing", "read_times": f"{HERE}.timing",
 }  # fmt: skip
 
 KINDS: dict[str, int] = {

@@ -26,7 +26,7 @@ from tessera.runtime.native.classify import constant
 from tessera.runtime.native.compound import argument
 from tessera.runtime.native.cpython import Object, Sized, Tuple
 from tessera.runtime.native.find import DONE, PYTHON, RAISED, call, find, find_maps, unchanged
-from tessera.runtime.native.start import call_enter, current_stream, read_grid, start
+from tessera.runtime.native.start import call_enter, current_stream, read_grid, start, start_timed
 from tessera.runtime.native.structures import (
     BUCKETS,
     DEVICE_PLACE,
@@ -38,6 +38,7 @@ from tessera.runtime.native.structures import (
     Head,
     Run,
 )
+from tessera.runtime.native.timing import is_full
 
 OPTION_WORDS = 3  # in the key: name and two words of the value
 
@@ -69,6 +70,12 @@ def repeat(
         code = current_stream(d, e, run)
         if code != DONE:
             return code
+    timing = e.timing
+    if timing is not None:
+        if is_full(e):  # a grid function has launched
+            return PYTHON
+        status = start_timed(e, timing, run, slots)
+        return failed(e, status) if status != 0 else DONE
     enter = e.enter
     leave = e.leave  # `enter` and other threads may renew the entry for other hooks
     if enter is None:
@@ -191,6 +198,8 @@ def fast_launch(
     if found is None or cast(Entry, found).made != d.epoch[0]:
         return miss(d, key, words, objects, given, names)
     e = cast(Entry, found)
+    if is_full(e):
+        return miss(d, key, words, objects, given, names)
     # Grid functions and other threads may renew or drop the entry: what it points at must outlive the launch.
     parts = e.parts
     compiled = e.compiled

@@ -7,6 +7,7 @@ from typing import cast
 from tessera.backends.llvm.subset import Pointer, array, i32, i64, integer, local, memcpy, native
 from tessera.backends.llvm.subset_types import layout
 from tessera.runtime.native import cpython as c
+from tessera.runtime.native import timing
 from tessera.runtime.native.cpython import List, Object, Sized, Tuple
 from tessera.runtime.native.find import DONE, PYTHON, RAISED, call
 from tessera.runtime.native.structures import (
@@ -17,6 +18,7 @@ from tessera.runtime.native.structures import (
     LaunchKernel,
     Run,
     RunGrid,
+    Timing,
 )
 
 CONFIG_BYTES = layout(LaunchConfig).size
@@ -112,6 +114,14 @@ def call_enter(
     for i in range(there):
         c.Py_DecRef(args[i])
     return found
+
+
+@native
+def start_timed(e: Entry, t: Timing, run: Run, slots: Pointer[i64]) -> i32:
+    """Start, and fill a row with the times."""
+    number = timing.begin(e, t, run)
+    status = start(e, run, slots)
+    return timing.end(t, number, run.stream) if status == 0 else status
 
 
 @native

@@ -6,6 +6,7 @@
      Number     of a scalar type of NumPy: which Python number equals a scalar
      Cursor     where native code writes the next unit
      Maps       the tensor maps of a compiled specialisation
+     Timing     where native launches write their times
      Launcher   of kernels that Python calls with their arguments (launcher): a `bytes` object, too
 
 Their fields are words of 8 bytes. An argument becomes one unit; a tuple or descriptor becomes several (compound). A
@@ -31,6 +32,9 @@ READ_INTEGER, READ_REAL, READ_TRUTH = range(3)
 DESCRIPTOR_FIELDS = ("base", "shape", "strides", "block_shape", "padding", "round_f32_to_tf32")
 EXTRA_UNITS = 64  # for the items of tuples and descriptors; launches with more go through Python
 MAP_BYTES = 128  # of a CUtensorMap
+ROW_WORDS = 8
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
+MONOTONIC = 1  # the clock of time.perf_counter_ns
 HOST_PLACE, DEVICE_PLACE = 1, 2
 READ_ONLY, STRIDED = 4, 8  # what `reader` says of an array
 
@@ -153,11 +157,26 @@ class Entry(Chained):
     picks: Pointer[i64]
     picks_count: i64
     maps: Maps | None
+    timing: Timing | None
+    tag: i64  # of the kernel, in rows of `timing`
     enter: (
         Object | None
     )  # enter(grid x, y, z, stream, *values) → what `leave` gets after the launch
     leave: Object
     parts: Object  # keeps alive what these fields point at
+
+
+class Timing(Struct):
+    """The times of launches: a row of ROW_WORDS words and two events for each. Its first `count` rows are in use."""
+
+    record: Callable[[i64, i64], i32] | None  # cuEventRecord; None on a CPU
+    clock: Callable[[i32, Pointer[i64]], i32]  # clock_gettime
+    count: i64
+    room: i64  # rows; if all are in use, Python runs the launch
+    events: Pointer[i64]
+    # tag, extents of the grid, nanoseconds at the start and the end (0: it has not started), milliseconds between the
+    # events (a float) and whether they could be read (a CUresult)
+    rows: Pointer[i64]
 
 
 class Watched(Struct):
