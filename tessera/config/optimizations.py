@@ -206,6 +206,8 @@ _GPU = (
         "wgmma", "gpu", "multiplies tiles by matrix instructions of warpgroups", "operands fill swizzled rows of shared memory",
         "passes/gpu_layout/warpgroup.py `_plan`", f"tests/lang/test_dot_orders.py, {DOTS}", unit="dot", takes_room=True,
     ),
+    _row("operand-order", "gpu", "writes operands of MMAs that a loop computes to shared memory in the order in which they were loaded", "MMAs of warpgroups read 16-bit elements in either order", "passes/gpu_layout/mma_operands.py `computed_order`", f"tests/lang/test_dot_orders.py, {DOTS}, {KERNELS}", unit="operand", takes_room=True),
+    _row("scattered-columns", "gpu", "loads a number for each column of an MMA's result once, and exchanges them, where they lie apart in memory", "the load is not volatile; it is used as rows of tiles alone", "passes/gpu_layout/anchors.py `_is_scattered`", f"{DOTS}, {KERNELS}", unit="load", takes_room=True),
     _row(
         "ldmatrix", "gpu", "reads fragments of MMAs from shared memory by ldmatrix", "the layout has rows of 16 bytes",
         "layout/matrix_ops.py", "tests/unit/test_simt_shared.py", takes_room=True,
@@ -271,6 +273,7 @@ _GPU = (
         "results in the same order of combination in all threads; shared memory for the results", "analysis/scratch.py `shares_parts`, backends/gpu/reduce.py",
         f"tests/unit/test_simt_reduce.py, {KERNELS}", unit="reduction",
     ),
+    _row("byte-casts", "gpu", "widens 8-bit integers to fp16 and bf16 by permutations of bytes and a subtraction", "bytes stand four to a register, as they came from memory; each step is exact", "backends/gpu/casts.py `_bytes`", f"tests/unit/test_simt_casts.py, {DOTS}, {KERNELS}", unit="cast"),
     _row(
         "raise-occupancy", "gpu", "assembles with a few registers less where an SM then holds a CTA more",
         "next to nothing spills", "what ptxas reports", "tests/unit/test_raise_occupancy.py", takes_room=True,

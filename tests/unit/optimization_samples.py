@@ -70,6 +70,18 @@ def scaled(a, b, scales, c, K, B: tl.constexpr):
 
 
 @tessera.jit
+def dequantised(a, b, scales, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Weights of 8 bits, stored [N, K], that the loop widens; a scale for each of them and each block of K."""
+    rows, cols, ks = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rows[:, None] * K + k + ks[None, :])
+        y = tl.load(b + cols[None, :] * K + k + ks[:, None]).to(tl.float16)
+        acc += tl.dot(x, y) * tl.load(scales + cols * (K // BK) + k // BK)[None, :]
+    tl.store(c + rows[:, None] * BN + cols[None, :], acc)
+
+
+@tessera.jit
 def counted(a, b, c, K, B: tl.constexpr):
     """A `while` that counts, a loop to unroll, sums that are scaled."""
     rows, cols = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
@@ -292,6 +304,12 @@ SAMPLES = [
     Sample(
         "scaled", ("simt",), scaled, lambda: [*small((32, 128), (128, 32), (128,)), np.zeros((32, 32), np.float32)],
         lambda x: [*x[:3], x[3], 128], (1,), {"B": 32}, {"num_stages": 3, "pointer_maps": False},
+    ),
+    Sample(
+        "dequantised", ("simt",), dequantised,
+        lambda: [*small((64, 256), dtype=np.float16), *small((64, 256), dtype=np.int8, low=-128),
+                 *small((64, 4), dtype=np.float32), np.zeros((64, 64), np.float32)],
+        lambda x: [*x, 256], (1,), {"BM": 64, "BN": 64, "BK": 64}, {"num_stages": 3},
     ),
     Sample(
         "counted", BOTH, counted, lambda: [*small((16, 64), (64, 16)), np.zeros((16, 16), np.float32)],

@@ -54,6 +54,14 @@ def test_code_that_got_worse_is_not_kept(found: Assembled) -> None:
     assert kept.registers == 134
 
 
+@pytest.mark.parametrize(("spilled", "is_kept"), [(0, True), (4, False)])
+def test_many_registers_less_must_not_spill(spilled: int, is_kept: bool) -> None:
+    smaller = replace(FREE, cubin=b"smaller", registers=128, spill_stores=spilled)
+    texts, kept = tried(ptx(), 152, 65696, smaller)
+    assert texts == [ptx(ctas=2)]
+    assert (kept is smaller) == is_kept
+
+
 def test_too_few_registers_are_no_error() -> None:
     def again(_: str) -> Assembled:
         raise PTXASError("ptxas failed: Insufficient registers")
@@ -64,7 +72,7 @@ def test_too_few_registers_are_no_error() -> None:
 @pytest.mark.parametrize(
     ("text", "registers", "shared"),
     [
-        (ptx(), 152, 65696),  # too many registers to do without
+        (ptx(), 168, 65696),  # too many registers to do without
         (ptx(), 128, 65696),  # two CTAs fit, three would need 80 registers
         (ptx(), 134, 120 << 10),  # no shared memory for two
         (ptx(128), 190, 77000),  # nor for three, as each takes a little beside its own

@@ -3,6 +3,8 @@ shared casts (elements/casts.py)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tessera.analysis.scratch import conversion_plan, staging
 from tessera.backends.elements.arith import TABLE
 from tessera.backends.elements.casts import cast, narrow_to_odd
@@ -10,10 +12,16 @@ from tessera.backends.gpu.access import access_for
 from tessera.backends.gpu.elementwise import map_registers
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.scalar import Scalar
-from tessera.dtypes import bfloat16, dtype, float16, float32, float64
+from tessera.backends.gpu.writer import Writer
+from tessera.dtypes import bfloat16, dtype, float16, float32, float64, int8, uint8
 from tessera.ir import Value, elem_of
+from tessera.ir.applications import apply
 from tessera.layout import Access, MatrixGroup, SharedExchange
 from tessera.ops import ConvertLayoutOp, DescriptorStoreOp, arith
+
+BYTES = "<4 x i8>"
+# 1024.0 in fp16, whose second byte is its exponent, and 2^23 in fp32 (IEEE 754).
+HALF, FLOAT = 0x64, 0x4B000000
 
 
 @lowers(arith.CastOp)
@@ -28,6 +36,10 @@ def _cast(fl: FunctionLowering, op: arith.CastOp) -> None:
             return
         if target.is_floating() and _paired(fl, op, source, target):
             return
+    elif (
+        source in (int8, uint8) and target in (float16, bfloat16) and _bytes(fl, op, source, target)
+    ):
+        return
     map_registers(fl, op, TABLE[arith.CastOp])
 
 
@@ -45,6 +57,57 @@ def _paired(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype
         result[i], result[i + step] = w.unpair(t, pair)
     fl.set(op.result, result)
     return True
+
+
+def _bytes(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype) -> bool:
+    """Convert 8-bit integers that stand four to a register, two at a time. Return whether they do.
+
+    A byte under the exponent of a number whose last bit counts one (1024 in fp16, 2^23 in fp32) is a float that is
+    larger by that number; what it has too much is subtracted. Signed bytes are shifted by 128 first. A permutation of
+    bytes and a subtraction take a tenth of the time of a conversion, and all steps are exact."""
+    w, names = fl.w, fl.get(op.x)
+    pairs = [names[i : i + 2] for i in range(0, len(names), 2)]
+    places = [[w.parts.get(x, ("", 0)) for x in pair] for pair in pairs]
+    together = all(len({vector for vector, _ in pair}) == 1 and pair[0][0] for pair in places)
+    if len(names) % 2 or not together or not apply("byte-casts", op):
+        return False
+    result: list[str] = []
+    for (vector, low), (_, high) in places:
+        if source.signed:
+            flipped = w.pure(
+                f"xor i32 {w.pure(f'bitcast {BYTES} {vector} to i32')}, {0x80808080 - 2**32}"
+            )
+            vector = w.pure(f"bitcast i32 {flipped} to {BYTES}")
+        result += _biased_half(w, vector, low, high, source.signed) if target is float16 else (
+            _biased_float(fl, vector, low, high, source.signed)
+        )  # fmt: skip
+    fl.set(op.result, result)
+    return True
+
+
+def _biased_half(w: Writer, vector: str, low: int, high: int, signed: bool) -> tuple[str, str]:
+    """Return two bytes of a register as fp16."""
+    x, more = _under(w, vector, HALF, (low, 4, high, 4)), repr(1024.0 + 128 * signed)
+    x = w.pure(f"bitcast {BYTES} {x} to <2 x half>")
+    return w.unpair("half", w.pure(f"fsub <2 x half> {x}, {w.pair('half', more, more)}"))
+
+
+def _biased_float(
+    fl: FunctionLowering, vector: str, low: int, high: int, signed: bool
+) -> tuple[str, str]:
+    """Return two bytes of a register as bf16, by way of fp32."""
+    w, wide, more = fl.w, list[str](), repr(2.0**23 + 128 * signed)
+    for at in (low, high):
+        x = w.pure(f"bitcast {BYTES} {_under(w, vector, FLOAT, (at, 4, 5, 7))} to float")
+        wide.append(w.pure(f"fsub float {x}, {more}"))
+    return w.unpair("bfloat", fl.target.narrow_pair(w, "bfloat", *wide))
+
+
+def _under(w: Writer, vector: str, constant: int, bytes: Sequence[int]) -> str:
+    """Return bytes of a register (0 to 3) and of a constant (4 to 7) in one register."""
+    more = w.pure(f"bitcast i32 {constant} to {BYTES}")
+    mask = ", ".join([f"i32 {n}" for n in bytes])
+    return w.pure(f"shufflevector {BYTES} {vector}, {BYTES} {more}, <4 x i32> <{mask}>")
 
 
 def _partner(fl: FunctionLowering, v: Value) -> int:

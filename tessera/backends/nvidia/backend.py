@@ -51,6 +51,7 @@ TOO_FEW_REGISTERS = "Insufficient registers"  # ptxas: one instruction needs mor
 FEW_BYTES = 16  # bytes of registers that each thread may spill for the sake of another CTA on the SM (tools/fit)
 # The share of the registers that ptxas takes without a limit; with this many it mostly spills nothing (tools/fit).
 NEARLY = 0.85
+SPARING = 0.8  # the same where nothing at all may spill
 OLDEST = 80  # the first compute capability, times ten, that is supported
 MAP_BYTES = 128  # bytes of a CUtensorMap
 PTX_ISA = 86  # has all instructions that are emitted; newer assemblers read it
@@ -266,7 +267,7 @@ def raise_occupancy(
     fewer = facts.register_file // (threads * (ctas + 1)) // GRAIN * GRAIN
     if (
         ctas >= facts.ctas_that_fit(shared)
-        or fewer < NEARLY * done.registers
+        or fewer < SPARING * done.registers
         or HANDOVER.search(ptx)
         or not apply("raise-occupancy")
     ):
@@ -275,7 +276,8 @@ def raise_occupancy(
         found = again(with_ctas(ptx, threads, ctas + 1))
     except PTXASError:  # there are too few registers for one more CTA
         return done
-    return done if found.spill_stores > FEW_BYTES or found.warnings else found
+    most = FEW_BYTES if fewer >= NEARLY * done.registers else 0
+    return done if found.spill_stores > most or found.warnings else found
 
 
 def architecture(cc: int) -> str:

@@ -237,10 +237,7 @@ class NvidiaTarget:
         result: list[str] = []
         for i in range(0, len(values), 2):
             pair = values[i : i + 2]
-            vector = "zeroinitializer"
-            for k, x in enumerate(pair):
-                vector = w.pure(f"insertelement <2 x i8> {vector}, i8 {x}, i32 {k}")
-            packed = w.pure(f"bitcast <2 x i8> {vector} to i16")
+            packed = _half_of(w, pair) or _joined(w, pair)
             both = p.emit_primitive(w, f"from_{source.name}", packed)
             result += w.unpair("half", w.pure(f"bitcast i32 {both} to <2 x half>"))[: len(pair)]
         return result
@@ -290,6 +287,25 @@ class NvidiaTarget:
         w.do(
             f"call void @__assertfail(ptr {names[0]}, ptr {names[1]}, i32 {line}, ptr {names[2]}, i64 1) #1"
         )
+
+
+def _joined(w: Writer, pair: Regs) -> str:
+    """Return bytes in a register of 16 bits."""
+    vector = "zeroinitializer"
+    for k, x in enumerate(pair):
+        vector = w.pure(f"insertelement <2 x i8> {vector}, i8 {x}, i32 {k}")
+    return w.pure(f"bitcast <2 x i8> {vector} to i16")
+
+
+def _half_of(w: Writer, pair: Regs) -> str | None:
+    """Return the half of a 32-bit register that two bytes are; None if they are none."""
+    if len(pair) != 2 or any(x not in w.parts for x in pair):
+        return None
+    (vector, low), (other, high) = w.parts[pair[0]], w.parts[pair[1]]
+    if vector != other or low % 2 or high != low + 1:
+        return None
+    halves = w.pure(f"bitcast <4 x i8> {vector} to <2 x i16>")
+    return w.pure(f"extractelement <2 x i16> {halves}, i32 {low // 2}")
 
 
 def _hints(access: Access) -> str:

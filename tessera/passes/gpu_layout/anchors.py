@@ -21,12 +21,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tessera import ops
+from tessera.analysis.axis import AxisAnalysis
 from tessera.ir import Block, Op, TileType, Type, Value, elem_of, shape_of
+from tessera.ir.applications import apply
 from tessera.layout import LinearLayout
 from tessera.passes.gpu_layout import rules
 from tessera.passes.gpu_layout.rules import is_pointwise
 
 MATRIX, WIDE, PLAIN, UNKNOWN = 3, 2, 1, 0  # how important an anchor is
+# Columns of a thread from which an exchange (two barriers, eight instructions) is shorter than loads and addresses.
+MANY_COLUMNS = 8
 FAR = 64  # values that are looked at for a repeated row or column
 
 
@@ -72,6 +76,7 @@ class Anchors:
     groups: dict[Value, Group] = field(default_factory=lambda: {})
     inputs: dict[Op, tuple[int, LinearLayout]] = field(default_factory=lambda: {})
     changed: bool = True
+    axis: AxisAnalysis | None = None  # made when the first load needs it
 
     def analyse(self, func: ops.FuncOp) -> Anchors:
         for op in func.walk():
@@ -196,11 +201,47 @@ def is_slice_load(op: Op, limit: int) -> bool:
     return widened
 
 
+def function_of(op: Op) -> ops.FuncOp:
+    above: Op | None = op
+    while not isinstance(above, ops.FuncOp):
+        assert above is not None
+        above = above.parent_op()
+    return above
+
+
+def _is_scattered(h: Anchors, op: ops.TileLoad) -> bool:
+    """Whether a load in a loop with MMAs reads an element for each of their columns, all in sectors of their own. Where
+    a thread has many columns, to load each in one thread, and to exchange them, is cheaper than as many loads."""
+    loop = op.parent_op()
+    if not isinstance(op, ops.LoadOp) or not isinstance(loop, ops.ForOp):
+        return False
+    wide = [user for user in op.result.users() if isinstance(user, ops.ExpandDimsOp)]
+    size: int = op.result.type.numel
+    if not wide or any(user.axis != 0 for user in wide) or _columns(loop, size) < MANY_COLUMNS:
+        return False
+    if h.axis is None:
+        h.axis = AxisAnalysis(function_of(op))
+    facts = h.axis.facts(op.ptr)
+    return max(facts.contiguity[0], facts.constancy[0]) == 1 and apply("scattered-columns", op)
+
+
+def _columns(loop: ops.ForOp, size: int) -> int:
+    """Return how many columns a thread has of the loop's products with that many of them."""
+    found = [op.result.type for op in loop.body if isinstance(op, ops.WgmmaOp | ops.MmaOp)]
+    found = [t for t in found if len(t.shape) == 2 and t.shape[1] == size and t.layout is not None]
+    held = [t.layout.drop_dim(0).unique_registers().size("register") for t in found]
+    return min(held, default=0)
+
+
 def _memory(h: Anchors, op: ops.TileLoad) -> None:
     r = op.result
-    if isinstance(r.type, TileType) and r not in h.table and not is_slice_load(op, h.slice_limit):
+    if not isinstance(r.type, TileType) or r in h.table:
+        return
+    if not is_slice_load(op, h.slice_limit):
         wide = r.type.numel >= h.lanes * h.num_warps
         h.anchor(r, WIDE if wide else PLAIN, op.attrs.get("layout") or h.default(r.type))
+    elif _is_scattered(h, op):
+        h.anchor(r, PLAIN, op.attrs.get("layout") or h.default(r.type))
 
 
 def _combine(h: Anchors, op: ops.ReduceOp | ops.ScanOp) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tessera.ir import Builder, Op, SharedType, TileType, Value
+from tessera.ir import Builder, Op, SharedType, TileType, Value, shape_of
 from tessera.layout import (
     LinearLayout,
     bank_conflicts,
@@ -15,8 +15,10 @@ from tessera.layout import (
     widest_swizzle,
 )  # fmt: skip
 from tessera.ops import LocalAllocOp, LocalTransOp, Loop, TileLoad, TransOp
+from tessera.ops.arith import Elementwise
 
 Orders = list[tuple[int, ...]]
+FAR = 32  # values that are looked at for the load that an operand is computed from
 
 
 def source_of(v: Value) -> tuple[Value, Orders]:
@@ -81,17 +83,38 @@ def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def memory_order(op: TileLoad) -> tuple[int, ...]:
-    """Return the dimensions of a load, the one contiguous in memory first, as its coalesced layout shows."""
+    """Return the dimensions of a load, the one contiguous in memory first, as its coalesced layout shows: neighbours
+    are in a thread, else in lanes. Registers for what lanes and warps do not cover are no neighbours."""
     layout: LinearLayout | None = op.attrs.get("layout")
     rank = len(op.result.type.shape)
     order = list(reversed(range(rank)))
     if layout is not None:
-        for basis in (*layout.bases("register"), *layout.bases("lane")):
-            if any(basis):
-                first = next(d for d, c in enumerate(basis) if c)
-                order.remove(first)
-                return (first, *order)
+        bases = [b for b in (*layout.bases("register"), *layout.bases("lane")) if any(b)]
+        near = next((b for b in bases if max(b) == 1), bases[0] if bases else None)
+        if near is not None:
+            first = next(d for d, c in enumerate(near) if c)
+            order.remove(first)
+            return (first, *order)
     return tuple(order)
+
+
+def computed_order(v: Value) -> tuple[int, ...] | None:
+    """Return the dimensions of a tile in the order in which the load lies in memory that it is computed from element by
+    element: a weight that the loop widens, say. None if there is no such load."""
+    seen, work = set[Value](), [(v, tuple(range(len(shape_of(v.type)))))]
+    while work and len(seen) < FAR:
+        u, places = work.pop(0)  # the dimensions of `v` that those of `u` are
+        if u in seen or u.op is None:
+            continue
+        seen.add(u)
+        if isinstance(u.op, TileLoad):
+            return tuple([places[d] for d in memory_order(u.op)])
+        if isinstance(u.op, TransOp):
+            work.append((u.op.x, tuple([places[u.op.order.index(d)] for d in range(len(places))])))
+        elif isinstance(u.op, Elementwise):
+            same = [x for x in u.op.operands if shape_of(x.type) == shape_of(u.type)]
+            work += [(x, places) for x in same]
+    return None
 
 
 def shared_layout(

@@ -22,7 +22,7 @@ from typing import Any
 
 from tessera.dtypes import float32
 from tessera.ir import Builder, SharedType, Value, elem_of, shape_of
-from tessera.ir.applications import apply
+from tessera.ir.applications import apply, is_enabled
 from tessera.layout import (
     LinearLayout,
     operand_depth,
@@ -36,6 +36,7 @@ from tessera.layout import (
 from tessera.ops import ConvertLayoutOp, DotOp, LocalAllocOp, LocalLoadOp, TileLoad, WgmmaOp
 from tessera.passes.gpu_facts import GpuFacts, WgmmaRow
 from tessera.passes.gpu_layout.mma_operands import (
+    computed_order,
     drop_unused,
     memory_order,
     shared_view,
@@ -130,10 +131,12 @@ class _Operand:
         self.shape, self.elem = shape_of(v.type), elem_of(v.type)
         self.source, self.orders = source_of(v)
         self.loaded = isinstance(self.source.op, TileLoad)
-        self.order: tuple[int, ...] = (1, 0) if self.elem.bits == 16 else (depth, 1 - depth)
+        self.order: tuple[int, ...] = (depth, 1 - depth)
         self.is_transposed = not self.loaded and self.elem.bits == 16 and bool(self.orders)
         if isinstance(self.source.op, TileLoad):
             self.order = memory_order(self.source.op)
+        elif self.elem.bits == 16:
+            self.order = _written_order(self.source)
         if self.loaded or self.is_transposed:
             for permutation in reversed(self.orders):
                 self.order = tuple([permutation.index(d) for d in self.order])
@@ -158,7 +161,7 @@ class _Operand:
             layout = _swizzled(self.source.type, memory_order(self.source.op))
             return shared_view(self.source.op, self.orders, layout)
         if self.is_transposed:
-            return transposed(self.stored(b, self.source, (1, 0)), self.orders)
+            return transposed(self.stored(b, self.source, _written_order(self.source)), self.orders)
         return self.stored(b, self.value, self.order)
 
     def stored(
@@ -263,6 +266,13 @@ class _Rewriting:
         v.order = (v.depth, 1 - v.depth)
         orders = (self.columns, self.depth) if v.depth == 1 else (self.depth, self.columns)
         return v.stored(self.b, tile, v.order, orders)
+
+
+def _written_order(v: Value) -> tuple[int, ...]:
+    """Return the order in which a tile of 16-bit elements is written from registers: the one that its threads hold
+    neighbours in."""
+    known = computed_order(v) if is_enabled("operand-order") else None
+    return known if known is not None and apply("operand-order", v.op) else (1, 0)
 
 
 def _swizzled(t: Any, order: tuple[int, ...]) -> LinearLayout:
