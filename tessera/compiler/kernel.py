@@ -123,6 +123,7 @@ class CompiledKernel:
     | `registers`, `spills` | GPU | registers of a thread, bytes that it spills, as ptxas reports them |
     | `warps`, `cluster_dims` | GPU | warps of a CTA including producers', CTAs of a cluster |
     | `scratch_bytes` | CPU | memory that each thread needs besides its stack |
+    | `alone_up_to` | CPU | up to how many threads one alone, without atomic instructions, is faster; 0 or 1 if none |
     | `assumed_disjoint` | CPU | pairs of arguments that this build assumes not to overlap |
 
     `compiled[grid](*args, stream=None)` launches it with arrays and numbers for all parameters; those of `tl.constexpr`

@@ -353,6 +353,10 @@ _CPU = (
         f"tests/unit/test_cpu_mask_ends.py, {KERNELS}", unit="loop",
     ),
     _row(
+        "plain-atomics", "cpu", "changes memory without atomic instructions, and a vector at a time where addresses are consecutive, in launches that run in one thread",
+        "no other kernel with atomics runs in this process, none starts before this one has ended, and this one waits for nobody; scope \"sys\" keeps atomic instructions", "backends/cpu/exclusive.py", f"tests/unit/test_cpu_atomics.py, tests/lang/test_memory.py, {KERNELS}", unit="op",
+    ),
+    _row(
         "whole-stores", "cpu", "stores without a mask where it is true in all lanes, on machines whose stores under masks are slow",
         "the mask is tested at run time", "backends/cpu/memory.py `store_at`", f"tests/unit/test_cpu_codegen.py, {KERNELS}", unit="store",
     ),

@@ -113,6 +113,10 @@ class LoadOp(PointerAccess, TileLoad, opcode="load", effects=Effect.READ):
     eviction: str = attr(default="")
     volatile: bool = attr(default=False)
 
+    def all_effects(self) -> Effect:
+        """A volatile load may be what a loop waits by, and stays even if nobody reads its result."""
+        return self.effects | (Effect.SYNC if self.volatile else Effect.NONE)
+
     def infer(self) -> Sequence[Type]:
         return (pointee(self.ptr.type),)
 

@@ -189,6 +189,12 @@ def increased(x, n, B: tl.constexpr):
 
 
 @tessera.jit
+def summed(x, out, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.atomic_add(out + at, tl.load(x + tl.program_id(0) * n + at, at < n), at < n)
+
+
+@tessera.jit
 def doubled(x, out, n, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
     i = 0 * 2 + 1  # folded
@@ -344,6 +350,9 @@ SAMPLES = [
     ),
     Sample(
         "increased", BOTH, increased, lambda: small((1000,), dtype=np.float32), lambda x: [*x, 1000], (2,), {"B": 512}
+    ),
+    Sample(
+        "summed", ("cpu",), summed, lambda: small((4, 40), (40,), dtype=np.float32), lambda x: [*x, 40], (4,), {"B": 64}
     ),
     Sample(
         "doubled", ("cpu",), doubled, lambda: small((4096,), (4096,), dtype=np.float32), lambda x: [*x, 4096], (2,),

@@ -8,20 +8,21 @@ from tessera.ir.applications import apply
 from tessera.ops import arith, memory, tile
 
 
-def may_fuse(lo: Lowering, load: Value, address: Value | None) -> bool:
-    """Whether a load may run in the loop that stores to `address`: it uses the same addresses, or another argument of
-    the kernel, which the launch checks not to alias."""
+def may_fuse(lo: Lowering, load: Value, address: Value | None, repeats: bool = False) -> bool:
+    """Whether a load may run in the loop of a write to `address`: it uses the same addresses, or another argument of
+    the kernel, which the launch checks not to alias. `repeats`: the loop may write an element several times, and then
+    only another argument will do."""
     op = load.op
     if not isinstance(op, memory.LoadOp) or address is None:
         return False
-    if op.ptr is address:
+    if op.ptr is address and not repeats:
         return apply("load-fusion", op)
     state = lo.state
     a, b = (state.position(x) for x in (op.ptr, address))
     if state.overlap or a is None or b is None or a == b or not apply("load-fusion", op):
         return False
     pair = (min(a, b), max(a, b))
-    same = int(_same_offsets(lo, op.ptr, address))
+    same = int(not repeats and _same_offsets(lo, op.ptr, address))
     state.assumed_disjoint[pair] = min(same, state.assumed_disjoint.get(pair, 1))
     return True
 

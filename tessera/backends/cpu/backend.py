@@ -88,6 +88,7 @@ class CpuBackend(Backend):
         if prints_in_order(module):
             metadata["in_order"] = True
         metadata["scratch_bytes"] = lowered.scratch_bytes
+        metadata["alone_up_to"] = lowered.alone_up_to
         metadata["assertions"] = lowered.assertions
         if lowered.remarks:
             metadata["remarks"] = (*metadata.get("remarks", ()), *lowered.remarks)

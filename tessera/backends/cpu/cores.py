@@ -1,4 +1,5 @@
-"""Counts the cores that this process may use: those of its affinity, at most the CPU quota of its control groups.
+"""Knows the cores' architecture, and counts those that this process may use: those of its affinity, at most the CPU
+quota of its control groups.
 
 A container with `--cpus=2` on a machine of 64 cores may run on all of them, but only on 2 at a time on average: further
 threads would be stopped in the middle of a launch until the next period begins.
@@ -9,9 +10,11 @@ from __future__ import annotations
 import functools
 import math
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+X86, ARM = platform.machine() == "x86_64", platform.machine() == "aarch64"
 CPU = "cpu"  # the controller's name in cgroup v1
 
 

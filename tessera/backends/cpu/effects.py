@@ -1,4 +1,4 @@
-"""Lowers ops with effects on memory: stores, atomics, descriptors, histograms."""
+"""Lowers ops with effects on memory: stores, descriptors, histograms."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from tessera.analysis.provenance import argument_of
 from tessera.backends.cpu.affine import constant
+from tessera.backends.cpu.atomics import rmw
 from tessera.backends.cpu.fusion import (
     any_start,
     contiguous_along,
@@ -18,14 +19,14 @@ from tessera.backends.cpu.fusion import (
     run,
 )
 from tessera.backends.cpu.lazy_ops import lane_by_lane
-from tessera.backends.cpu.llvm_text import lane_type, scalar_type
-from tessera.backends.cpu.loops import UNROLL, Nest, each, nest
+from tessera.backends.cpu.llvm_text import scalar_type
+from tessera.backends.cpu.loops import UNROLL, Nest, each, nest, scalar_nest
 from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make
 from tessera.backends.cpu.memory import dummy, load_at, store_at
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val
 from tessera.backends.elements.casts import cast
-from tessera.dtypes import dtype, float32, int1, int32, int64, pointer_type
-from tessera.ir import ElementType, Op, TileType, Type, Value, elem_of, shape_of
+from tessera.dtypes import int1, int32, int64, pointer_type
+from tessera.ir import ElementType, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import memory, tile
 
@@ -114,144 +115,6 @@ def _stream(lo: Lowering, op: Any, plan: Nest, shifted: bool) -> str:
             other = em.op(f"icmp ne ptr {lo.scalar_text(base)}, {lo.scalar_text(target)}")
             result = em.op(f"and i1 {result}, {other}")
     return result
-
-
-def scalar_nest(shape: tuple[int, ...]) -> Nest:
-    """Return a nest without vectors, for one element after another."""
-    return Nest(shape, tuple(range(len(shape))), (), 1)
-
-
-# --- atomics ------------------------------------------------------------------------------------------------
-_ORDER = {"acquire": "acquire", "release": "release", "acq_rel": "acq_rel", "relaxed": "monotonic"}
-_FLOAT_RMW = {"add": "fadd", "max": "fmax", "min": "fmin", "xchg": "xchg"}
-
-
-@executes(memory.AtomicRmwOp)
-def _atomic_rmw(lo: Lowering, op: Any) -> None:
-    def step(args: list[Val]) -> str:
-        return _rmw(lo, op, *args)
-
-    _each_element(lo, op, [op.ptr, op.value], op.mask, step)
-
-
-@executes(memory.AtomicCasOp)
-def _atomic_cas(lo: Lowering, op: Any) -> None:
-    def step(args: list[Val]) -> str:
-        t = elem_of(op.value.type)
-        ptr, expected, value = (lo.text(a, 1) for a in args)
-        order = _ORDER[op.sem]
-        failed = "acquire" if order in ("acquire", "acq_rel") else "monotonic"
-        bits = f"i{t.storage_bits}"
-        expected, value = to_bits(lo, t, expected), to_bits(lo, t, value)
-        pair = lo.em.here(f"cmpxchg ptr {ptr}, {bits} {expected}, {bits} {value} {order} {failed}")
-        return _from_bits(lo, t, lo.em.here(f"extractvalue {{ {bits}, i1 }} {pair}, 0"))
-
-    _each_element(lo, op, [op.ptr, op.expected, op.value], None, step)
-
-
-def to_bits(lo: Lowering, t: Any, text: str) -> str:
-    e = scalar_type(t)
-    if t is int1:
-        return lo.em.op(f"zext i1 {text} to i8")
-    name = "ptrtoint" if e == "ptr" else "bitcast"
-    return text if e.startswith("i") else lo.em.op(f"{name} {e} {text} to i{t.bits}")
-
-
-def _from_bits(lo: Lowering, t: Any, text: str) -> str:
-    e = scalar_type(t)
-    if t is int1:
-        return lo.em.here(f"trunc i8 {text} to i1")
-    name = "inttoptr" if e == "ptr" else "bitcast"
-    return text if e.startswith("i") else lo.em.here(f"{name} i{t.bits} {text} to {e}")
-
-
-def _rmw(lo: Lowering, op: Any, address: Val, value: Val) -> str:
-    t = elem_of(op.value.type)
-    ptr, text, order = lo.text(address, 1), lo.text(value, 1), _ORDER[op.sem]
-    if isinstance(t, dtype) and t.is_floating() and t.bits < 32 and op.kind != "xchg":
-        return _rmw_small(lo, op, t, ptr, text)
-    is_float = isinstance(t, dtype) and t.is_floating()
-    if is_float:
-        name = _FLOAT_RMW[op.kind] if t.bits >= 32 else op.kind
-    else:
-        signed = isinstance(t, dtype) and t.signed
-        name = {"max": "max" if signed else "umax", "min": "min" if signed else "umin"}.get(
-            op.kind, op.kind
-        )
-    e = scalar_type(t)
-    if t is int1:
-        e, text = "i8", to_bits(lo, t, text)
-    old = lo.em.here(f"atomicrmw {name} ptr {ptr}, {e} {text} {order}")
-    return _from_bits(lo, t, old) if t is int1 else old
-
-
-def _rmw_small(lo: Lowering, op: Any, t: dtype, ptr: str, text: str) -> str:
-    """Emit a compare-and-swap loop, for floats for which the machine has no atomics."""
-    em, x = lo.em, lo.lanes(1)
-    bits, k = f"i{t.bits}", em.new_label("cas")
-    slot = em.alloca(bits, align=8)
-    first = em.here(f"load atomic {bits}, ptr {ptr} monotonic, align {t.storage_bytes}")
-    em.stmt(f"store {bits} {first}, ptr {slot}")
-    em.stmt(f"br label %{k}")
-    em.label(k)
-    with em.region():
-        old = em.here(f"load {bits}, ptr {slot}")
-        a, b = cast(x, old, t, float32), cast(x, text, t, float32)
-        total = (
-            x.op("fadd", "float", a, b)
-            if op.kind == "add"
-            else x.call(f"{op.kind}num", "float", a, b)
-        )
-        new = cast(x, total, float32, t)
-        pair = em.here(f"cmpxchg ptr {ptr}, {bits} {old}, {bits} {new} {_ORDER[op.sem]} monotonic")
-        em.stmt(f"store {bits} {em.here(f'extractvalue {{ {bits}, i1 }} {pair}, 0')}, ptr {slot}")
-        done = em.here(f"extractvalue {{ {bits}, i1 }} {pair}, 1")
-        em.stmt(f"br i1 {done}, label %{k}.done, label %{k}")
-        em.label(f"{k}.done")
-    return em.here(f"load {bits}, ptr {slot}")
-
-
-def _each_element(lo: Lowering, op: Op, values: list[Value], mask: Value | None, step: Any) -> None:
-    """Emit `step(operands)` for each element where `mask` is true; its return value is the element's result."""
-    flush(lo, op)
-    t = elem_of(op.result.type)
-    needed = bool(op.result.uses)
-    if not isinstance(op.result.type, TileType):
-        slot = lo.em.alloca(lane_type(t, 1), align=8)
-        condition = lo.text(lo.scalar(mask), 1) if mask is not None else "true"
-        lo.em.stmt(f"store {lane_type(t, 1)} {_zero(t)}, ptr {slot}")
-        with lo.em.branch(condition):
-            lo.em.stmt(
-                f"store {lane_type(t, 1)} {step([lo.scalar(v) for v in values])}, ptr {slot}"
-            )
-        lo.scalars[op.result] = make(t, 1, lo.em.here(f"load {lane_type(t, 1)}, ptr {slot}"))
-        lo.memory_changed()
-        return
-    all_values = [*values, *([mask] if mask is not None else [])]
-    prepare(lo, all_values, op)
-    shape = shape_of(op.result.type)
-    out = lo.allocate(t, shape) if needed else None
-
-    def body(at: Point) -> None:
-        args = [lo.value(v, at) for v in values]
-        condition = lo.text(lo.value(mask, at), 1) if mask is not None else "true"
-        if out is not None and mask is not None:
-            lo.to_buffer(out, at, Val(t, 1, _zero(t)))
-        with lo.em.branch(condition):
-            x = step(args)
-            if out is not None:
-                lo.to_buffer(out, at, Val(t, 1, x))
-
-    each(lo, scalar_nest(shape), body)
-    finish_memo_buffers(lo)
-    if out is not None:
-        out.version = lo.new_version()
-        lo.keep(op.result, out)
-    lo.memory_changed()
-
-
-def _zero(t: Type) -> str:
-    return {"float": "0.0", "double": "0.0", "ptr": "null", "i1": "false"}.get(scalar_type(t), "0")
 
 
 # --- descriptors --------------------------------------------------------------------------------------------
@@ -365,7 +228,7 @@ def _descriptor_store(lo: Lowering, op: Any) -> None:
             address, mask = descriptor_address(lo, op, at)
             x = lo.value(op.value, at)
             with lo.em.branch(lo.text(mask, 1) if mask is not None else "true"):
-                _rmw(lo, _Kind(op.kind, op.value), address, x)
+                rmw(lo, _Kind(op.kind, op.value), address, x)
 
         each(lo, scalar_nest(shape_of(op.value.type)), element)
         finish_memo_buffers(lo)
@@ -374,7 +237,7 @@ def _descriptor_store(lo: Lowering, op: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The operands of an atomic op that `_rmw` reads."""
+    """The operands of an atomic op that `atomics.rmw` reads."""
 
     kind: str
     value: Value

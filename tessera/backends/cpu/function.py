@@ -9,6 +9,7 @@ from typing import Any
 
 from tessera import ops
 from tessera.backends.cpu import (
+    atomics,
     checks,
     control,
     dot,
@@ -20,6 +21,8 @@ from tessera.backends.cpu import (
     scan,
     trace,
 )
+from tessera.backends.cpu.atomics import alone_up_to
+from tessera.backends.cpu.exclusive import ends_by_itself, entering, has_atomics
 from tessera.backends.cpu.interrupt import leave_if_interrupted, may_stop, may_take_long
 from tessera.backends.cpu.llvm_text import ATTRIBUTES, memory_type, scalar_type
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering, ModuleState, executes, make
@@ -33,7 +36,9 @@ from tessera.errors import CompilationError
 from tessera.ir import Effect, Module, Op, TileType, Value, elem_of, shape_of
 
 # Imported for the lowerings that they register.
-_REGISTERED = (checks, control, lazy_ops, dot, effects, host, reduce, scan, prepack_k, trace)
+_REGISTERED = (
+    atomics, checks, control, lazy_ops, dot, effects, host, reduce, scan, prepack_k, trace
+)  # fmt: skip
 
 
 RECORDS = (ops.TraceBeginOp, ops.TraceRecordOp, ops.TraceEndOp)
@@ -41,12 +46,14 @@ RECORDS = (ops.TraceBeginOp, ops.TraceRecordOp, ops.TraceEndOp)
 
 @dataclass(frozen=True, slots=True)
 class LoweredModule:
-    """LLVM IR and the facts for the launch: bytes of scratch memory for each thread, the kinds of the arguments, and
-    the pairs of them that the code assumes to be disjoint (positions i < j, and 1 if they may be the same array)."""
+    """LLVM IR and the facts for the launch: bytes of scratch memory for each thread, up to how many threads one alone
+    is faster (0: never), the kinds of the arguments, and the pairs of them that the code assumes to be disjoint
+    (positions i < j, and 1 if they may be the same array)."""
 
     text: str
     name: str
     scratch_bytes: int
+    alone_up_to: int
     assumed_disjoint: list[tuple[int, int, int]]
     args: list[str]
     assertions: list[str]
@@ -70,6 +77,7 @@ def lower_module(
     state = ModuleState(
         facts, fuse=fuse, overlap=overlap or checked, checked=checked, line_info=line_info
     )
+    state.has_atomics, state.may_exclude = has_atomics(module), ends_by_itself(module)
     if checked:
         state.globals[checks.RECORD] = None
     functions: list[str] = []
@@ -92,8 +100,8 @@ def lower_module(
     if checked:
         kinds.append("ptr")  # the report's address
     pairs = [(i, j, same) for (i, j), same in sorted(state.assumed_disjoint.items())]
-    return LoweredModule(text, kernel.name, state.scratch, pairs, kinds, state.assertions,
-                         state.checks, tuple(state.remarks))  # fmt: skip
+    return LoweredModule(text, kernel.name, state.scratch, alone_up_to(kernel, state.atomics), pairs, kinds,
+                         state.assertions, state.checks, tuple(state.remarks))  # fmt: skip
 
 
 def _is_simple(op: Op) -> bool:
@@ -151,8 +159,14 @@ def _kernel(state: ModuleState, f: ops.FuncOp, name: str) -> str:
     if lo.tiles:
         em.call_here("void", "llvm.x86.tilerelease")
     em.stmt("ret void")
-    head = f"define void @{symbol(name)}(ptr noalias %args, i64 %begin, i64 %end, ptr noalias %ctx)"
-    return f"{head} nounwind {ATTRIBUTES} {{\nentry:\n  {em.body()}\n}}"
+    shares = state.has_atomics
+    own = symbol(f"{name}.programs") if shares else symbol(name)
+    head = f"define {'internal ' * shares}void @{own}(ptr noalias %args, i64 %begin, i64 %end, ptr noalias %ctx)"
+    text = f"{head} nounwind {ATTRIBUTES} {{\nentry:\n  {em.body()}\n}}"
+    if not shares:
+        return text
+    start = entering(symbol(name), own, state.may_exclude, f"nounwind {ATTRIBUTES}")
+    return f"{text}\n{start}"
 
 
 def written_arguments(state: ModuleState, f: ops.FuncOp) -> set[int] | None:

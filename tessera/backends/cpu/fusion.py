@@ -180,6 +180,21 @@ def run(
 ) -> None:
     """Emit the nest of a sink that uses `values` at its points; memoised buffers are valid afterwards. `mask`: where
     the sink has an effect."""
+    emit(lo, plan, body, values, stream, head, strips, mask)
+    finish_memo_buffers(lo)
+
+
+def emit(
+    lo: Lowering,
+    plan: Nest,
+    body: Callable[[Point], None],
+    values: Iterable[Value],
+    stream: str = "",
+    head: str = "",
+    strips: Strips | None = None,
+    mask: Value | None = None,
+) -> None:
+    """Emit a nest as `run` does; it is one of several that fill the same memoised buffers."""
     values = list(values)
     plan = repeated(lo, plan, values)
     masks = masks_of(lo, values, plan)
@@ -187,7 +202,6 @@ def run(
     if lo.memo_buffers or not ends or not apply("mask-ends", ends[0].compare):
         ends = []
     each(lo, plan, body, masks, stream=stream, head=head, strips=strips, ends=ends)
-    finish_memo_buffers(lo)
 
 
 def repeated(lo: Lowering, plan: Nest, values: Iterable[Value]) -> Nest:
@@ -336,14 +350,20 @@ def _moves_lanes(op: tile.ReshapeOp) -> bool:
 
 
 # --- order of effects ---------------------------------------------------------------------------------------
-def flush(lo: Lowering, op: Op, direct: Iterable[Value] = (), address: Value | None = None) -> None:
+def flush(
+    lo: Lowering,
+    op: Op,
+    direct: Iterable[Value] = (),
+    address: Value | None = None,
+    repeats: bool = False,
+) -> None:
     """Execute the loads that the write `op` would overtake. `direct`: what its own loop computes at the index that it
-    writes; loads in there may stay lazy."""
+    writes; loads in there may stay lazy. `repeats`: it may write an element several times."""
     inside = _direct_loads(lo, direct)
     for v in list(lo.pending):
         if v not in lo.buffers and needed_after(lo, v, lo.position[op] - 1):
             later = needed_after(lo, v, lo.end[op])
-            if later or v not in inside or not may_fuse(lo, v, address):
+            if later or v not in inside or not may_fuse(lo, v, address, repeats):
                 materialise(lo, v, op)
                 remarks.kept_before_store(lo, v, op, later)
         del lo.pending[v]
@@ -424,7 +444,7 @@ def contiguous_dimension(lo: Lowering, ptr: Value) -> int | None:
     return None
 
 
-def contiguous_along(lo: Lowering, ptr: Value, dim: int, lanes: int) -> bool:
-    """Whether the first addresses along `dim` are consecutive elements."""
-    x = lo.probe(ptr, dim, 0, lanes)
+def contiguous_along(lo: Lowering, ptr: Value, dim: int, lanes: int, first: int = 0) -> bool:
+    """Whether the addresses along `dim` from index `first` on are consecutive elements."""
+    x = lo.probe(ptr, dim, first, lanes)
     return x.affine and not x.step and x.lanes == lanes and is_unit(x.pattern)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tessera.backends.cpu.effects import scalar_nest, to_bits
+from tessera.backends.cpu.atomics import to_bits
 from tessera.backends.cpu.fusion import finish_memo_buffers, prepare, run
 from tessera.backends.cpu.llvm_text import quoted
-from tessera.backends.cpu.loops import each, nest
+from tessera.backends.cpu.loops import each, nest, scalar_nest
 from tessera.backends.cpu.lowering import Lowering, executes
 from tessera.backends.cpu.values import Point
 from tessera.backends.elements.casts import cast

@@ -22,21 +22,24 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from tessera.backends.cpu.context import (
+    ATTENTION_OFFSET,
+    POLL_OFFSET,
+    SEEN_OFFSET,
+    STATUS_OFFSET,
+    Context,
+)
+from tessera.backends.cpu.exclusive import end_exclusion, resume_exclusion
 from tessera.backends.llvm.subset import (
-    Pointer,
-    Struct,
     atomic_add,
     atomic_load,
     atomic_store,
     compare_exchange,
     external,
-    i8,
     i32,
-    i64,
     native,
     variable,
 )
-from tessera.backends.llvm.subset_types import offset_of
 from tessera.ops import CallOp, ConstOp, ForOp, FuncOp, WhileOp
 
 if TYPE_CHECKING:
@@ -50,25 +53,6 @@ SIGACTION_BYTES = 256  # at least; the handler comes first
 
 
 # --- native functions ------------------------------------------------------------------------------------------------
-class Context(Struct):
-    """A kernel's fourth argument, see `pool`."""
-
-    x: i32
-    y: i32
-    z: i32
-    thread: i32
-    scratch: Pointer[i8]
-    scratch_bytes: i64
-    status: Pointer[i32]
-    started: i32
-    seen: i32
-    attention: Pointer[i32]
-    poll: Callable[[Context], i32]
-
-
-STATUS_OFFSET, SEEN_OFFSET, ATTENTION_OFFSET, POLL_OFFSET = (
-    offset_of(Context, field) for field in ("status", "seen", "attention", "poll")
-)
 Handler: TypeAlias = Callable[[i32, object, object], None]
 attention = variable(i32)
 previous = variable(object)
@@ -92,9 +76,11 @@ def tessera_pool_poll(c: Context) -> i32:
         return 1
     if c.thread != 0:
         return 0
+    end_exclusion(c)  # a handler may launch kernels
     state = PyGILState_Ensure()
     raised = PyErr_CheckSignals()
     PyGILState_Release(state)
+    resume_exclusion(c)
     if raised == 0:
         return 0
     atomic_store(c.status, INTERRUPTED, "seq_cst")

@@ -93,6 +93,11 @@ def nest(lo: Lowering, shape: tuple[int, ...], along: int | None = None, lanes: 
     return Nest(shape, tuple(range(first)), tuple(range(first, rank)), _divisor(size, width))
 
 
+def scalar_nest(shape: tuple[int, ...]) -> Nest:
+    """Return a nest without vectors, for one element after another."""
+    return Nest(shape, tuple(range(len(shape))), (), 1)
+
+
 def _divisor(size: int, most: int) -> int:
     """Return the largest power of two, at most `most`, that divides `size`."""
     return min(size & -size, most)

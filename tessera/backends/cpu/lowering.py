@@ -111,6 +111,10 @@ class ModuleState:
     remarks: dict[str, None] = field(default_factory=dict[str, None])  # remarks.py
     fuse: bool = True
     line_info: bool = False
+    has_atomics: bool = False  # and so enters and leaves, see exclusive.py
+    may_exclude: bool = False  # other kernels with atomics
+    # Of each atomic with a plain form: how many elements, whether their addresses are consecutive.
+    atomics: list[tuple[int, bool]] = field(default_factory=lambda: [])
 
     def position(self, ptr: Value) -> int | None:
         """Return the position of the kernel's argument that a pointer points into; None if it is not known."""

@@ -8,12 +8,14 @@ that runs the linear program ids [begin, end), x fastest (id = x + gridx * (y + 
 8-byte slots, one per run-time parameter, each value in the low bytes. Context is
 
     { int32 gridx, gridy, gridz, thread_index; void *scratch; int64 scratch_bytes; int32 *status; int32 started, seen;
-      int32 *attention; int32 (*poll)(struct Context *) }
+      int32 *attention; int32 (*poll)(struct Context *);
+      void (*enter)(struct Context *, int32), (*leave)(struct Context *); int32 alone }
 
 `scratch` is 64-byte aligned memory of this thread, at least as large as the launch asked for; it is not cleared.
 Between the calls of one launch in a thread it keeps what the kernel wrote: `started` is 0 in the first of them, and the
 kernel may set it. A kernel may store a non-zero code into *status (a failed device assert, say); the launch returns it.
 If *attention differs from `seen`, it may call `poll`, and should return if that returns non-zero (`interrupt`).
+`enter`, `leave` and `alone` are for kernels with atomics (`exclusive`).
 
 Order: the grid is cut into chunks; threads claim chunks in increasing order and run a chunk's programs one after the
 other. So a program may spin on a lock that a running program holds, or wait for any program with a *lower* id: that
@@ -32,8 +34,8 @@ import os
 import platform
 import threading
 
-from tessera.backends.cpu import interrupt
-from tessera.backends.cpu.cores import usable_cores
+from tessera.backends.cpu import exclusive, interrupt
+from tessera.backends.cpu.cores import ARM, X86, usable_cores
 from tessera.backends.llvm.binding import LoadedObject
 from tessera.backends.llvm.subset_loader import load_functions
 from tessera.backends.process_singleton import process_singleton
@@ -41,13 +43,14 @@ from tessera.config import knobs
 from tessera.config.forking import undivided
 
 NATIVE = "tessera.backends.cpu.pool_native"
+FORGET = "tessera_pool_forget"
 FUNCTIONS = {
     **dict.fromkeys(("tessera_pool_create", "tessera_pool_threads", "tessera_pool_launch"), NATIVE),
     **dict.fromkeys(interrupt.SYMBOLS, interrupt.__name__),
+    FORGET: exclusive.__name__,
 }
 OUT_OF_MEMORY = -12  # the result of a launch: -ENOMEM
 TOO_MANY_PROGRAMS = -75  # 2^63 or more
-X86, ARM = platform.machine() == "x86_64", platform.machine() == "aarch64"
 MOST_THREADS = 1024  # of one pool, whatever number is requested
 
 
@@ -69,7 +72,8 @@ def pool_code() -> LoadedObject:
 
 
 def launch_address() -> int:
-    """Return the address of `int32 launch(pool, fn, args, int32 gx, gy, gz, int64 scratch_bytes)`, for native code."""
+    """Return the address of `int32 launch(pool, fn, args, int32 gx, gy, gz, int64 needs)`, for native code. `needs`:
+    see `exclusive.launch_needs`."""
     return pool_code()["tessera_pool_launch"]
 
 
@@ -95,7 +99,7 @@ class Pool:
 
     def launch(self, fn: int, args: int, grid: tuple[int, int, int], scratch_bytes: int = 0) -> int:
         """Run the kernel at address `fn` over `grid`; return its status, 0 for success. MemoryError: no scratch."""
-        status = self._launch(self.handle, fn, args, *grid, scratch_bytes)
+        status = self._launch(self.handle, fn, args, *grid, scratch_bytes + 63 & -64)
         if status == OUT_OF_MEMORY:
             raise MemoryError(f"no memory for {self.threads} x {scratch_bytes} bytes of scratch")
         return status
@@ -133,6 +137,8 @@ def _forget_pools() -> None:
     """Start new pools at the next launch: a forked child has only the thread that forked."""
     global _lock
     _lock = threading.Lock()
+    if _pools:
+        ctypes.CFUNCTYPE(None)(pool_code()[FORGET])()
     _pools.clear()
 
 

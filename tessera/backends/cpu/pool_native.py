@@ -16,8 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, cast
 
-from tessera.backends.cpu.interrupt import Context, begin_looking, stopped
-from tessera.backends.cpu.pool import ARM, OUT_OF_MEMORY, TOO_MANY_PROGRAMS, X86
+from tessera.backends.cpu.context import Context
+from tessera.backends.cpu.cores import X86
+from tessera.backends.cpu.exclusive import pause, tessera_pool_enter, tessera_pool_leave
+from tessera.backends.cpu.interrupt import begin_looking, stopped
+from tessera.backends.cpu.pool import OUT_OF_MEMORY, TOO_MANY_PROGRAMS
 from tessera.backends.llvm.subset import (
     Pointer,
     Struct,
@@ -107,18 +110,6 @@ def aligned_alloc(alignment: i64, size: i64) -> Pointer[i8] | None: ...
 def madvise(at: object, size: i64, advice: i32) -> i32: ...
 @external
 def free(at: object) -> None: ...
-@external(symbol="llvm.x86.sse2.pause")
-def pause_on_x86() -> None: ...
-@external(symbol="llvm.aarch64.hint")
-def hint(kind: i32) -> None: ...
-
-
-@native(attributes="alwaysinline")
-def pause() -> None:
-    if X86:
-        pause_on_x86()
-    elif ARM:
-        hint(1)
 
 
 @native(attributes="alwaysinline")
@@ -132,10 +123,18 @@ def fill(c: Context, x: i32, y: i32, z: i32, thread: i32, status: Pointer[i32]) 
 
 
 @native
+def be_ready(c: Context) -> None:
+    begin_looking(c)
+    c.enter = tessera_pool_enter
+    c.leave = tessera_pool_leave
+    c.alone = 0
+
+
+@native
 def work(p: State, index: i32) -> None:
     """Run chunks of the current job until none is left. `index` is the thread's number; 0 is the launching thread."""
     c = local(Context)
-    begin_looking(c)
+    be_ready(c)
     latest = 0
     c.started = 0
     while (left := atomic_load(address(p.remaining), "acquire")) != 0:
@@ -213,9 +212,12 @@ def tessera_pool_threads(p: State) -> i32:
 
 @native(exported=True)
 def tessera_pool_launch(
-    p: State, kernel: Callable[[object, i64, i64, Context], None], args: object, x: i32, y: i32, z: i32, scratch: i64
+    p: State, kernel: Callable[[object, i64, i64, Context], None], args: object, x: i32, y: i32, z: i32, needs: i64
 ) -> i32:  # fmt: skip
-    """Run `kernel` over the whole grid; return what it stored into *status, OUT_OF_MEMORY or TOO_MANY_PROGRAMS."""
+    """Run `kernel` over the whole grid; return what it stored into *status, OUT_OF_MEMORY or TOO_MANY_PROGRAMS.
+    `needs`: see `exclusive.launch_needs`."""
+    scratch = needs & -64
+    few = needs & 63
     programs = u128(u64(u32(x)) * u64(u32(y))) * u128(u32(z))
     if programs >> 63 != 0:
         return TOO_MANY_PROGRAMS
@@ -223,7 +225,7 @@ def tessera_pool_launch(
     if n == 0:
         return 0
     c = local(Context)
-    begin_looking(c)
+    be_ready(c)
     if not compare_exchange(address(p.lock), 0, 1, "acquire", "monotonic"):
         # Another thread's launch uses the pool: run here, with scratch of our own, rather than wait for it.
         status = array(i32, 1)
@@ -234,7 +236,7 @@ def tessera_pool_launch(
         return OUT_OF_MEMORY
     p.status = 0
     fill(c, x, y, z, 0, address(p.status))
-    if n == 1 or p.threads == 1:
+    if n == 1 or p.threads == 1 or i64(p.threads) <= few:
         c.scratch = p.arena
         c.scratch_bytes = p.stride
         kernel(args, 0, i64(n), c)

@@ -25,6 +25,7 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from tessera.backends.cpu.exclusive import launch_needs
 from tessera.backends.cpu.pool import get_pool
 from tessera.config import epoch, knobs
 from tessera.graph.calls.meaning import Meaning
@@ -284,8 +285,8 @@ class Writer:
             self.line(f"{k}({', '.join([grid, '1', '1', 'stream', *values])})")
             return
         self.bind(k, make_launcher(kernel.metadata.args, "cpu"))
-        scratch = getattr(kernel.metadata, "scratch_bytes", 0)
-        lead = [grid, "1", "1", "pool", str(kernel.function), str(scratch)]
+        needs = launch_needs(kernel.metadata)
+        lead = [grid, "1", "1", "pool", str(kernel.function), str(needs)]
         self.bind(f"fail_{code.name}", partial(cpu_failure, kernel))
         self.line(f"status = {k}({', '.join([*lead, *values])})")
         self.line(f"if status: raise fail_{code.name}(status)")

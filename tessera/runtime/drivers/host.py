@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tessera.backends.compiler import GPUTarget
+from tessera.backends.cpu.exclusive import launch_needs
 from tessera.backends.cpu.pool import (
     OUT_OF_MEMORY,
     TOO_MANY_PROGRAMS,
@@ -56,11 +57,11 @@ class CpuDriver(Driver):
         if knobs.cpu.perf_map:
             note_symbol(kernel.name, function, kernel.asm["object"])
         native = make_launcher(kernel.metadata.args, "cpu")
-        scratch = getattr(kernel.metadata, "scratch_bytes", 0)
+        needs = launch_needs(kernel.metadata)
 
         def start(gx: int, gy: int, gz: int, *args: object) -> None:
             pool = get_pool(_threads(kernel)).handle
-            status = native(gx, gy, gz, pool, function, scratch, *args)
+            status = native(gx, gy, gz, pool, function, needs, *args)
             if status:
                 raise cpu_failure(kernel, status)
 
@@ -113,7 +114,7 @@ class CpuDriver(Driver):
 
         return Start(
             cuda=False, entry=launch_address(), function=kernel.function,
-            config=getattr(kernel.metadata, "scratch_bytes", 0), pool=get_pool(_threads(kernel)).handle,
+            config=launch_needs(kernel.metadata), pool=get_pool(_threads(kernel)).handle,
             stream=None, device=0, fail=fail, keep=kernel.module,
         )  # fmt: skip
 
