@@ -105,7 +105,7 @@ class Part:
 
 class Cut:
     """Buffers in arenas. `live`: the bytes that are held while each group of steps runs; `room`: those that it may take
-    besides."""
+    besides; `gone`: those that the caller may have let go of before it."""
 
     def __init__(
         self,
@@ -113,8 +113,10 @@ class Cut:
         ends: Sequence[int],
         held: Sequence[int],
         room: Sequence[int],
+        gone: Sequence[int],
     ):
-        self.buffers, self.ends, self.live, self.room = buffers, ends, list(held), room
+        self.buffers, self.ends, self.live = buffers, ends, list(held)
+        self.room, self.gone = room, gone
         self.parts: list[Part] = []
         for k in range(len(buffers)):
             self._add(self._part((k,)))
@@ -135,9 +137,11 @@ class Cut:
         for g in range(part.first, part.last + 1):
             self.live[g] -= part.size
 
-    def _joined(self, parts: Sequence[Part], most: int | None) -> tuple[int, Part] | None:
+    def _joined(
+        self, parts: Sequence[Part], most: tuple[int, int] | None
+    ) -> tuple[int, Part] | None:
         """(bytes saved, summed over groups; parts as one), if no group holds more than `most` less its room, or than
-        it does now."""
+        it does now. `most`: the most that may be held, and that without what is gone."""
         members = tuple(k for p in parts for k in p.members)
         if len(members) > MOST:
             return None
@@ -145,7 +149,9 @@ class Cut:
         saved = 0
         for g in range(whole.first, whole.last + 1):
             before = sum(p.at(g) for p in parts)
-            limit = self.live[g] if most is None else max(self.live[g], most - self.room[g])
+            limit = self.live[g]
+            if most is not None:
+                limit = max(limit, min(most[0], most[1] + self.gone[g]) - self.room[g])
             if self.live[g] - before + whole.size > limit:
                 return None
             saved += before - whole.size
@@ -177,9 +183,10 @@ class Cut:
         """Let as many arenas be one as the peak allows: each one is a call of the library."""
         ordered = sorted(self.parts, key=lambda p: (p.first, p.last))
         for start in range(0, len(ordered), MOST):
-            self._halve(ordered[start : start + MOST], max(self.live))
+            most = max(self.live), max(map(int.__sub__, self.live, self.gone))
+            self._halve(ordered[start : start + MOST], most)
 
-    def _halve(self, parts: Sequence[Part], most: int) -> None:
+    def _halve(self, parts: Sequence[Part], most: tuple[int, int]) -> None:
         if len(parts) < 2:
             return
         found = self._joined(parts, most)
@@ -201,11 +208,14 @@ def cut(
     ends: Sequence[int],
     held: Sequence[int],
     room: Sequence[int] | None = None,
+    gone: Sequence[int] | None = None,
 ) -> list[tuple[int, ...]]:
     """Which buffers share an arena. `ends`: the last step of each group of steps: an arena is taken before a group and
     goes behind one. `held`: the bytes that are held in each group besides; `room`: those that may come to them, which
-    arenas that are larger than what they hold must not take."""
-    found = Cut(buffers, ends, held, room or [0] * len(ends))
+    arenas that are larger than what they hold must not take; `gone`: those among them that the caller may have let go
+    of before the group: arenas are larger neither where most is held with them nor where it is without them."""
+    none = [0] * len(ends)
+    found = Cut(buffers, ends, held, room or none, gone or none)
     found.join_where_nothing_grows()
     found.join_below_the_peak()
     return [p.members for p in sorted(found.parts, key=lambda p: p.first)]

@@ -21,10 +21,12 @@ from tessera.graph.planning.plan import (
     OUTPUT,
     OWN,
     TEMPORARY,
+    Allocation,
     Extern,
     Launch,
     Plan,
     Step,
+    groups_of,
     likely_sizes,
     number,
     storage_size,
@@ -84,11 +86,20 @@ class Settling:
         self._take_over_all()
         if not self.several:
             return
-        found = choose(self.apart, plan.groups(), leases_of(plan))
+        found = self._breaks(leases_of(plan))
         if found and apply("graph-break-launches", what="call"):
             self._break(found)
 
     # --- where launches begin anew ----------------------------------------------------------------------------------
+    def _breaks(self, whole: list[Lease]) -> frozenset[int]:
+        """Where launches begin anew, so that little is held if the caller keeps arguments, and if it does not."""
+        found = choose(self.apart, self.plan.groups(), whole)
+        gone = [Lease(a.first, a.last, -a.bytes) for a in let_go(self.plan)]
+        if gone:
+            groups = groups_of(self.plan.steps, breaks=found)
+            found |= choose([*self.apart, *gone], groups, None if found else [*whole, *gone])
+        return found
+
     def _break(self, found: frozenset[int]) -> None:
         plan = self.plan
         plan.same, plan.lives = dict(self.before[0]), dict(self.before[1])
@@ -281,11 +292,24 @@ def cut_arena(plan: Plan) -> None:
     others = [a for a in plan.allocations(sizes, PAGE) if a.arena is None]
     held = [sum(a.at(g) for a in others) for g in groups]
     room = [workspace(plan.steps[g.start], sizes) for g in groups]
-    parts = cut(made, [g.stop - 1 for g in groups], held, room)
+    gone = [sum(a.at(g) for a in let_go(plan)) for g in groups]
+    parts = cut(made, [g.stop - 1 for g in groups], held, room, gone)
     for part in parts:
         if len(part) == 1:
             plan.place[buffers[part[0]]] = OWN
     plan.arenas = [[buffers[k] for k in sorted(part)] for part in parts if len(part) > 1]
+
+
+def let_go(plan: Plan) -> list[Allocation]:
+    """The memory of arguments that the caller may have let go of when they are read: where it needs some of them no
+    more, it may also drop results of the program, which a backward graph gets again, and gradients."""
+    sizes = likely_sizes(plan.place)
+    arguments = plan.arguments if plan.donated else []
+    return [
+        Allocation(plan.lives[v][1] + 1, len(plan.steps), number(storage_size(v.type), sizes))
+        for v in arguments
+        if v in plan.lives and v not in plan.donated and _is_tensor(v)
+    ]
 
 
 def workspace(step: Step, sizes: Mapping[Sym, int]) -> int:
