@@ -219,6 +219,7 @@ _GPU = (
     _row(
         "prefetch", "gpu", "streams loads of loops without MMAs through rings of each thread's own", "addresses are pure; no store of the loop writes what is loaded", "passes/gpu_loops/private.py `_is_simple`, `_no_alias`", f"tests/unit/test_gpu_passes_prefetch.py, {KERNELS}", unit="loop", takes_room=True,
     ),
+    _row("short-loops", "gpu", "gives loops that stream a version for one iteration, which loads to registers", "the bounds say whether there is one iteration", "passes/gpu_loops/short.py `_one_iteration`", f"tests/unit/test_gpu_passes_prefetch.py, tests/filecheck/schedule-streams.gir, {KERNELS}", unit="loop"),
     _row(
         "transpose-buffers", "gpu", "gives an operand that a loop transposes a ring of three buffers", "a warpgroup meets the others when its MMA of two iterations before is done", "passes/gpu_scheduling/transpose_buffers.py", "tests/unit/test_transpose_role.py", unit="loop", takes_room=True,
     ),
@@ -268,6 +269,7 @@ _GPU = (
         "all reads of the buffer stand before the arrival, in its block", "passes/gpu_mma/async_mma.py `_await_reads`",
         "tests/unit/test_ring_reads.py", unit="arrival",
     ),
+    _row("compare-differences", "gpu", "compares what registers have in common with a number once, and the difference with constants: `columns == label`", "equality modulo a power of two", "the registers' known offsets", f"tests/unit/test_simt_masks.py, {KERNELS}", unit="op"),
     _row(
         "share-parts", "gpu", "lets each thread of a reduction over warps combine the parts of a few results for all threads",
         "results in the same order of combination in all threads; shared memory for the results", "analysis/scratch.py `shares_parts`, backends/gpu/reduce.py",

@@ -177,6 +177,16 @@ def streamed(x, out, n, B: tl.constexpr):
 
 
 @tessera.jit
+def marked(labels, out, n, B: tl.constexpr):
+    """Where the label of each row is."""
+    row = tl.program_id(0)
+    label = tl.load(labels + row)
+    for start in range(0, n, B):
+        columns = start + tl.arange(0, B)
+        tl.store(out + row * n + columns, (columns == label).to(tl.float32), columns < n)
+
+
+@tessera.jit
 def turned(x, out, B: tl.constexpr):
     r, c = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
     tl.store(out + r * B + c, tl.trans(tl.load(x + r * B + c)) + 1)
@@ -344,6 +354,10 @@ SAMPLES = [
     Sample(
         "streamed", BOTH, streamed, lambda: [*small((2, 8192), dtype=np.float32), np.zeros(2, np.float32)],
         lambda x: [*x, 8192], (2,), {"B": 2048}, {"num_stages": 3},
+    ),
+    Sample(
+        "marked", ("simt",), marked, lambda: [np.array([3, 700, -1], np.int64), np.zeros((3, 1000), np.float32)],
+        lambda x: [*x, 1000], (3,), {"B": 512},
     ),
     Sample(
         "turned", ("cpu",), turned, lambda: small((64, 64), (64, 64), dtype=np.float32), list, (1,), {"B": 64}

@@ -113,6 +113,47 @@ def test_carried_pointers(n: int, cc: int) -> None:
     assert np.allclose(out, padded.reshape(-1, 512).sum(0), atol=1e-4)
 
 
+@tessera.jit
+def spread(x, out, n, BLOCK: tl.constexpr):
+    """A branch follows the loop, and another loop, which reads what both make."""
+    n = tl.multiple_of(n, 4)
+    at = tl.arange(0, BLOCK)
+    low, high = tl.full((BLOCK,), 9.0, tl.float32), tl.full((BLOCK,), -9.0, tl.float32)
+    for start in range(0, n, BLOCK):
+        value = tl.load(x + start + at, start + at < n, other=0.0)
+        low, high = tl.minimum(low, value), tl.maximum(high, value)
+    width = tl.max(high, axis=0) - tl.min(low, axis=0)
+    if width > 1:
+        width = width * 2
+    for start in range(0, n, BLOCK):
+        value = tl.load(x + start + at, start + at < n)
+        tl.store(out + start + at, value + width, start + at < n)
+
+
+@pytest.mark.parametrize("n", [4, 500, 512, 516, 1024, 1500])
+@pytest.mark.parametrize("off", ["", "short-loops"])
+def test_versions_for_one_iteration(n: int, off: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESSERA_DISABLE", off)
+    kernel = build(spread)
+    assert kernel.count(r"cp\.async\.cg") > 0
+    x, out = values(n), np.zeros(n, np.float32)
+    kernel.run(x, out, n)
+    padded = np.append(x, 0) if n % 512 else x
+    width = padded.max() - padded.min()
+    assert np.allclose(out, x + (2 * width if width > 1 else width), atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [0, 4, 512, 516, 2000])
+def test_one_iteration_loads_to_registers(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, out = values(n), np.zeros(1, np.float32)
+    kernel = build(peaks)
+    kernel.run(x, out, n)
+    assert out[0] == (x.max() if n else -np.inf)
+    monkeypatch.setenv("TESSERA_DISABLE", "short-loops")
+    loads = r"ld\.global\.v4"
+    assert kernel.count(loads) > build(peaks).count(loads) == 0
+
+
 @pytest.mark.parametrize("rounds", [1, 2, 5])
 def test_downwards(rounds: int) -> None:
     x, out = values(512 * rounds), np.zeros(512, np.float32)

@@ -218,6 +218,11 @@ def test_room_for_programs():
         text = looser
         blocks.append(int(text.split()[3]))
     assert blocks == [4, 2, 1]
+    text, blocks = text.replace("256", "128").replace("ctapersm 1", "ctapersm 12"), []
+    while (looser := fewer_ctas(text)) != text:
+        text = looser
+        blocks.append(int(text.split()[3]))
+    assert blocks == [8, 4, 3, 1]
 
 
 @tessera.jit

@@ -3,6 +3,8 @@
 # pyright: basic
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -107,3 +109,37 @@ def test_sums_that_wrap_are_negative(start):
     np.testing.assert_array_equal(out, wanted)
     # A register of all threads does not wrap.
     assert ("udiv" in found.ir) == (start < 2**31 - 124)
+
+
+@tessera.jit
+def marked(labels, out, n, WIDE: tl.constexpr, EQUAL: tl.constexpr, N: tl.constexpr):
+    label = tl.load(labels)
+    end = n.to(tl.int64) if WIDE else n
+    for start in range(0, end, N):
+        columns = start + tl.arange(0, N)
+        found = columns == label if EQUAL else label != columns
+        tl.store(out + columns, found.to(tl.int8), columns < n)
+
+
+@pytest.mark.parametrize(("label_bits", "column_bits"), [(32, 32), (64, 64), (64, 32), (32, 64)])
+@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("off", ["", "compare-differences"])
+def test_a_column_is_found_by_one_difference(
+    label_bits: int, column_bits: int, equal: bool, off: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TESSERA_DISABLE", off)
+    wide = column_bits == 64
+    signature = {"labels": f"*i{label_bits}", "out": "*i8", "n": "i32"}
+    signature |= dict.fromkeys(("WIDE", "EQUAL", "N"), "constexpr")
+    constants = {"WIDE": wide, "EQUAL": equal, "N": 1024}
+    kernel = Compiled(marked, signature, constants, num_warps=4)
+    far = [1 << 32, (1 << 32) + 700, 700 - (1 << 32), (1 << 63) - 1, -(1 << 63)]
+    near = [0, 700, 1023, 1024, 1500, 2000, -1, -(1 << 31), (1 << 31) - 1]
+    for label in near + far if label_bits == 64 else near:
+        out = np.full(1600, 7, np.int8)
+        kernel.run(np.array([label], f"int{label_bits}"), out, 1600)
+        assert np.array_equal(out, (np.arange(1600) == label) == equal)
+    compared = re.findall(rf"icmp (?:eq|ne) i{max(label_bits, column_bits)}", kernel.ir)
+    assert kernel.ir.count("freeze") == (off == "")
+    if wide or label_bits == 64:
+        assert (len(compared) >= 8) == bool(off)

@@ -11,12 +11,14 @@ from tessera.backends.elements.arith import TABLE, is_float, wide_product
 from tessera.backends.elements.arith import Lowering as Element
 from tessera.backends.elements.casts import narrow, widen
 from tessera.backends.elements.literals import number_in
+from tessera.backends.gpu.differences import compare_difference, shares_difference
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.scalar import Scalar
 from tessera.backends.gpu.types import literal, llvm_type, memory_bits
 from tessera.backends.gpu.writer import is_number, split
 from tessera.dtypes import bfloat16, dtype, float16, float32, int1
 from tessera.ir import Effect, ElementType, Op, Value, elem_of
+from tessera.ir.applications import apply
 from tessera.ops import arith, control
 
 
@@ -299,7 +301,10 @@ ORDERS: dict[str, Callable[[int, int], bool]] = {
 # --- choices -------------------------------------------------------------------------------------------------
 @lowers(arith.CmpOp)
 def _compare(fl: FunctionLowering, op: arith.CmpOp) -> None:
-    map_registers(fl, op, _compared, _constant_bits(fl, op.result))
+    if shares_difference(fl, op) and apply("compare-differences", op):
+        compare_difference(fl, op)
+    else:
+        map_registers(fl, op, _compared, _constant_bits(fl, op.result))
 
 
 def _compared(x: Scalar, op: arith.CmpOp, elem: ElementType, a: str, b: str) -> str:

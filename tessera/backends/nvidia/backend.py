@@ -46,9 +46,15 @@ _REGISTERED = (
     wgmma,
 )  # imported for the lowerings it registers
 HANDOVER = re.compile(r"setmaxnreg[^;]*;")
+MATRIX = re.compile(r"\b(wgmma|mma\.sync)")
 CTAS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
 TOO_FEW_REGISTERS = "Insufficient registers"  # ptxas: one instruction needs more than a thread has
 FEW_BYTES = 16  # bytes of registers that each thread may spill for the sake of another CTA on the SM (tools/fit)
+# Fewer CTAs are asked for until registers do not spill, by the threads that an SM then holds.
+FEWER_THREADS = (*RESIDENT_THREADS, 384)
+# With up to so many threads on an SM, a share of the instructions may move spilled registers: fewer threads would cost
+# more. Matrix products are left out, which hide latency by themselves.
+SPILLING_THREADS, SPILLING = 1024, 0.03
 # The share of the registers that ptxas takes without a limit; with this many it mostly spills nothing (tools/fit).
 NEARLY = 0.85
 SPARING = 0.8  # the same where nothing at all may spill
@@ -221,7 +227,7 @@ def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
 def assemble_with_room(
     ptx: str, arch: str, options: list[str], line_info: bool
 ) -> tuple[ptxas.Assembled, bool]:
-    """Assemble for as many CTAs on an SM as `ptx` asks for, or for the most whose registers do not spill. Return also
+    """Assemble for as many CTAs on an SM as `ptx` asks for, or for the most whose registers spill little. Return also
     whether that is as many as it asked for."""
     asked = ptx
     while True:
@@ -232,9 +238,18 @@ def assemble_with_room(
             if TOO_FEW_REGISTERS not in str(error) or looser == ptx:
                 raise
         else:
-            if not done.spill_stores or looser == ptx:
+            if looser == ptx or _spills_little(done, ptx):
                 return done, ptx == asked
         ptx = looser
+
+
+def _spills_little(done: ptxas.Assembled, ptx: str) -> bool:
+    """Whether registers do not spill, or less than a CTA less on the SM would cost."""
+    found = CTAS.search(ptx)
+    if not done.spill_stores or found is None or MATRIX.search(ptx):
+        return not done.spill_stores
+    moves = (done.spill_stores + done.spill_loads) // 4
+    return int(found[1]) * int(found[2]) <= SPILLING_THREADS and moves <= SPILLING * ptx.count(";")
 
 
 def fewer_ctas(ptx: str) -> str:
@@ -243,7 +258,7 @@ def fewer_ctas(ptx: str) -> str:
     if asked is None or asked[2] == "1":
         return ptx
     threads, ctas = int(asked[1]), int(asked[2])
-    fewer = [n for n in (resident // threads for resident in RESIDENT_THREADS) if n < ctas]
+    fewer = [n for n in (resident // threads for resident in FEWER_THREADS) if n < ctas]
     ptx = with_ctas(ptx, threads, max([1, *fewer]))
     # A CTA that is alone on an SM has enough registers at its start.
     return ptx if max([1, *fewer]) > 1 else HANDOVER.sub("", ptx)

@@ -23,6 +23,7 @@ from tessera.layout import LinearLayout
 from tessera.ops import ForOp, FuncOp, LoadOp, LocalAllocOp, LocalLoadOp, Matmul, StoreOp
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.coalesce import access_width
+from tessera.passes.gpu_loops.short import version_short
 from tessera.passes.gpu_loops.streams import fastest_dimension, slice_of, write_copies
 
 COPY_BYTES = 16  # by one thread: smaller copies cost more than they hide
@@ -67,6 +68,7 @@ def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int) -> None
     size = sum(_bytes(op) for op in found)
     slots = min(wanted, facts.max_shared_bytes // PROGRAMS // size) if found else 1
     if slots > 1 and apply("prefetch", loop):
+        version_short(loop)
         copied = [(op, _through_buffer(op, axis, facts)) for op in found]
         write_copies(loop, copied, slots - 1, slots, "thread")
 

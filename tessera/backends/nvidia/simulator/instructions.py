@@ -212,6 +212,10 @@ def _fneg(tables: Tables, opcode: str, rest: str, slot: Slots) -> Made:
     return _one(np.negative, a)
 
 
+def _freeze(tables: Tables, opcode: str, rest: str, slot: Slots) -> Made:
+    return _one(lambda x: x, slot(*typed(rest)))  # there are no undefined numbers here
+
+
 # --- addresses and tables -------------------------------------------------------------------------------------------
 def _getelementptr(tables: Tables, opcode: str, rest: str, slot: Slots) -> Made:
     parts = split_args(rest)
@@ -307,7 +311,7 @@ MAKERS: dict[str, Callable[[Tables, str, str, Slots], Made]] = {
         ["bitcast", "trunc", "zext", "sext", "fptrunc", "fpext", "sitofp", "uitofp", "fptosi", "fptoui",
          "inttoptr", "ptrtoint", "addrspacecast"], _conversion,
     ),
-    "icmp": _icmp, "fcmp": _fcmp, "select": _select, "fneg": _fneg, "getelementptr": _getelementptr,
+    "icmp": _icmp, "fcmp": _fcmp, "select": _select, "fneg": _fneg, "freeze": _freeze, "getelementptr": _getelementptr,
     "load": _load, "alloca": _alloca, "store": _store, "insertelement": _insertelement,
     "extractelement": _extractelement, "shufflevector": _shufflevector, "extractvalue": _extractvalue,
     "insertvalue": _insertvalue,

@@ -1,0 +1,70 @@
+"""Gives loops that stream a version for one iteration, which loads to registers.
+
+    for i in lb..ub by s: A(i)        if lb < ub <= lb + s: A(lb); R
+    R                             →   else: for i in lb..ub by s: A(i)
+                                            R
+
+Blocks that hold a whole row are the rule, and loops over them are for longer rows. In one iteration copies to shared
+memory hide nothing: they cost the way there and back, and the copies of an iteration that never comes."""
+
+from __future__ import annotations
+
+from tessera.ir import Block, Builder, Op, Value
+from tessera.ir.applications import apply
+from tessera.ops import AddOp, AndOp, CmpOp, ForOp, IfOp, Loop, YieldOp
+from tessera.passes.neutral.fold import constant_of
+from tessera.passes.neutral.loops import iteration, runs_at_all
+
+SMALL = 100  # ops of an iteration, and of what follows the loop, that are copied
+
+
+def version_short(loop: ForOp) -> None:
+    """Branch around a loop whose number of iterations is not known. What follows it goes into both branches if it is
+    small, so that no tile leaves them."""
+    bounds = (loop.lb, loop.ub, loop.step)
+    if None not in map(constant_of, bounds) or len(list(loop.walk())) > SMALL:
+        return
+    if not apply("short-loops", loop):
+        return
+    moved = [loop, *_rest(loop)]
+    inside = {x for op in moved for x in op.walk()}
+    passed = [v for op in moved for v in op.results if not inside.issuperset(v.users())]
+    branch = IfOp(
+        _one_iteration(loop), results=[v.type for v in passed], regions=[Block(), Block()],
+        names=[v.name for v in passed], loc=loop.loc,
+    )  # fmt: skip
+    Builder.before_op(loop).insert(branch)
+    for old, new in zip(passed, branch.results, strict=True):
+        old.replace_all_uses(new)
+    b = Builder(branch.then, None, loop.loc)
+    mapping = iteration(b, loop, loop.lb, loop.inits)
+    results = [mapping.get(v, v) for v in loop.body.terminator.operands]
+    mapping.update(zip(loop.results, results, strict=True))
+    for op in moved[1:]:
+        b.insert(op.clone(mapping))
+    b.insert(YieldOp([mapping[v] for v in passed]))
+    end = Builder(branch.orelse, None, loop.loc).insert(YieldOp(passed))
+    for op in moved:
+        op.move_before(end)
+
+
+def _rest(loop: ForOp) -> list[Op]:
+    """Return what follows a loop in its block if that may be copied."""
+    found: list[Op] = []
+    op = loop.next
+    while op is not None and not op.terminator:
+        found.append(op)
+        op = op.next
+    inner = [x for op in found for x in op.walk()]
+    if len(inner) > SMALL or any(isinstance(x, Loop) for x in inner):
+        return []
+    return found
+
+
+def _one_iteration(loop: ForOp) -> Value:
+    b = Builder.before_op(loop)
+    first = runs_at_all(b, loop.lb, loop.ub, loop.step)
+    down = (constant_of(loop.step) or 0) < 0
+    second = b.emit(AddOp(loop.lb, loop.step))
+    last = b.emit(CmpOp(second, loop.ub, predicate="le" if down else "ge"))
+    return b.emit(AndOp(first, last))
