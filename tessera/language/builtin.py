@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from tessera.errors import CompilationError, KernelOnly, suggestion
 from tessera.language.by_name import ByName
@@ -12,7 +12,7 @@ from tessera.language.values import METHODS
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _REQUIRED: Any = object()
-Function = TypeVar("Function")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 # What parameters are called elsewhere, and what here.
@@ -124,20 +124,10 @@ class Builtin(ByName):
         return f"<builtin {self.__name__}>"
 
 
-@overload
-def builtin(stub: Function, /) -> Function: ...
-@overload
-def builtin(*, method: bool) -> Callable[[Function], Function]: ...
-def builtin(stub: Any = None, /, *, method: bool = False) -> Any:
-    """Make a stub (signature and docstring) an operation; `method`: also a method of tensors under its name."""
-
-    def make(fn: Callable[..., Any]) -> Any:
-        made = Builtin(fn)
-        if method:
-            METHODS[made.__name__] = made
-        return made
-
-    return make if stub is None else make(stub)
+def builtin(stub: Function, /) -> Function:
+    """Make a stub (signature and docstring) an operation. For type checkers it is still the function."""
+    made: Any = Builtin(stub)
+    return made
 
 
 def tensor_method(function: Function) -> Function:

@@ -22,7 +22,7 @@ else:
 
 
 @library
-def flip(x: tensor, dim: int | None = None):
+def flip(x: tensor, dim: int | None = None) -> tensor:
     """The elements in reverse order along `dim` (None: the last), bit for bit, in the shape and dtype of `x`.
 
     Raises:
@@ -78,7 +78,7 @@ def _merge_step(x: tensor, n: constexpr, stage: constexpr, order: constexpr, bit
 
 
 @library
-def sort(x: tensor, dim: constexpr = None, descending: constexpr = False):
+def sort(x: tensor, dim: constexpr = None, descending: constexpr = False) -> tensor:
     """The elements sorted along the last dimension, in the shape and dtype of `x`.
 
     The sort is not stable, and where NaNs end up is unspecified. Source: K. E. Batcher, "Sorting networks and their

@@ -6,7 +6,7 @@ Every function here is inlined into the kernel that calls it. Names with an unde
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tessera.errors import InvalidArgument
 from tessera.language import arithmetic, combine, creation, hints
@@ -51,7 +51,7 @@ def total(dims: Sequence[int]) -> int:
 
 # --- small helpers --------------------------------------------------------------------------------------
 @library
-def cdiv(x: Operand, div: Operand):
+def cdiv(x: Operand, div: Operand) -> Any:
     """`x / div` rounded up, element by element, of ints with `div` > 0; the dtype is that of `x + div`.
 
     Python numbers give a compile-time number. `tessera.cdiv` is the same on the host.
@@ -67,7 +67,7 @@ def cdiv(x: Operand, div: Operand):
 
 
 @library
-def sigmoid(x: tensor):
+def sigmoid(x: tensor) -> tensor:
     """1 / (1 + exp(-x)), element by element, of fp32 or fp64.
 
     Raises:
@@ -86,7 +86,7 @@ def softmax(
     dim: int | None = None,
     keep_dims: constexpr = False,
     ieee_rounding: constexpr = False,
-):
+) -> tensor:
     """exp(x) divided by its sum along `dim` (0 by default), computed without overflow, of fp32 or fp64.
 
     The result has the shape and the dtype of `x`. `ieee_rounding` rounds the division correctly; `keep_dims` is
@@ -216,7 +216,7 @@ def _reduce_with_indices(x: tensor, axis: constexpr, combine_fn: constexpr, keep
 @library
 def sum(
     input: tensor, axis: int | None = None, keep_dims: constexpr = False, dtype: constexpr = None
-):
+) -> tensor:
     """Sum of the elements of a tile along `axis`, or of all elements (None).
 
     The result has the shape of `input` without that dimension, or with extent 1 there if `keep_dims`. It is
@@ -302,7 +302,7 @@ def min(
 @library
 def argmax(
     input: tensor, axis: int | None, tie_break_left: constexpr = True, keep_dims: constexpr = False
-):
+) -> tensor:
     """Index (int32) of the maximum along `axis`, the lowest among equals if `tie_break_left`.
 
     The shape is as for `sum`. NaN is ignored; where all elements are NaN the index is any.
@@ -321,7 +321,7 @@ def argmax(
 @library
 def argmin(
     input: tensor, axis: int | None, tie_break_left: constexpr = True, keep_dims: constexpr = False
-):
+) -> tensor:
     """Index (int32) of the minimum along `axis`, the lowest among equals if `tie_break_left`.
 
     The shape is as for `sum`. NaN is ignored; where all elements are NaN the index is any.
@@ -338,7 +338,7 @@ def argmin(
 
 
 @library
-def xor_sum(input: tensor, axis: int | None = None, keep_dims: constexpr = False):
+def xor_sum(input: tensor, axis: int | None = None, keep_dims: constexpr = False) -> tensor:
     """Exclusive or of the elements along `axis`, or of all elements (None); ints only, whose dtype stays.
 
     Raises:
@@ -354,7 +354,7 @@ def xor_sum(input: tensor, axis: int | None = None, keep_dims: constexpr = False
 
 
 @library
-def reduce_or(input: tensor, axis: int | None, keep_dims: constexpr = False):
+def reduce_or(input: tensor, axis: int | None, keep_dims: constexpr = False) -> tensor:
     """Bitwise or of the elements along `axis`, or of all elements (None); ints only, whose dtype stays.
 
     Raises:
@@ -373,7 +373,7 @@ def reduce_or(input: tensor, axis: int | None, keep_dims: constexpr = False):
 @library
 def cumsum(
     input: tensor, axis: int | None = 0, reverse: constexpr = False, dtype: constexpr = None
-):
+) -> tensor:
     """Inclusive running sum along `axis`, from the end if `reverse`, in the shape of `input`.
 
     The dtype is as for `sum`, except that bf16 gives fp32.
@@ -393,7 +393,7 @@ def cumsum(
 @library
 def cumprod(
     input: tensor, axis: int | None = 0, reverse: constexpr = False, dtype: constexpr = None
-):
+) -> tensor:
     """Inclusive running product along `axis`, from the end if `reverse`, in the shape of `input`.
 
     It is computed in `dtype` if given (the input is cast first); else bf16 gives fp32, and ints keep their width.

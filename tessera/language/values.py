@@ -14,6 +14,14 @@ from typing import TYPE_CHECKING, Any
 from tessera.dtypes import block_type, dtype, pointer_type
 from tessera.errors import KernelOnly
 
+if TYPE_CHECKING:
+    from tessera.language.tensor_methods import TensorMethods
+else:
+
+    class TensorMethods:  # the front end computes operators and finds methods by METHODS
+        __slots__ = ()
+
+
 __all__ = ["const", "constexpr_type", "slice", "tensor", "tuple", "tuple_type"]
 
 METHODS: dict[
@@ -205,24 +213,10 @@ class run_time:
         type: Any
 
 
-class tensor(run_time):
+class tensor(run_time, TensorMethods):
     """A run-time value of a kernel: a scalar (`type` is a dtype or pointer type) or a tile (`type` is a block type)."""
 
     __slots__ = ("handle", "type")
-
-    if TYPE_CHECKING:  # the front end computes these; type checkers need to know the operators
-
-        def _operator(self, other: Any = None) -> Any: ...
-
-        __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = _operator
-        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = _operator
-        __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __neg__ = __pos__ = _operator
-        __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = __invert__ = _operator
-        __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _operator
-
-        def __eq__(self, other: object) -> Any: ...
-        def __hash__(self) -> int: ...
-        def __index__(self) -> int: ...  # as a bound of `range`
 
     def __init__(self, handle: Any, type: Any):
         self.handle = handle
@@ -247,11 +241,13 @@ class tensor(run_time):
     def numel(self) -> constexpr:
         return constexpr(self.type.numel if isinstance(self.type, block_type) else 1)
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return BoundMethod(self, METHODS[name])
-        except KeyError:
-            raise AttributeError(f"a tensor has no attribute {name!r}") from None
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return BoundMethod(self, METHODS[name])
+            except KeyError:
+                raise AttributeError(f"a tensor has no attribute {name!r}") from None
 
     def __bool__(self) -> bool:
         raise KernelOnly("the value of a tensor is not known while its kernel is compiled")

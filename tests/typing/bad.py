@@ -17,6 +17,12 @@ def add(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     z = tl.zeros((BLOCK,), tl.flaot32)  # refused
     z = tl.zeros((BLOCK,), "float32")  # refused
     z = tl.dot(x, y, precision="ieee")  # refused
+    x = tl.load(x_ptr + i, mask=i < n)
+    z = x.sum(dim=0)  # refused
+    z = (x + 1).to(tl.float16, bitcst=True)  # refused
+    z = x.reshape(4, 4).trnas()  # refused
+    z = (2 * x)[:, None].cumsum(0, revers=True)  # refused
+    z = x.to()  # refused
     z = tl.atomic_add(out_ptr, 1, order="relaxed")  # refused
     tl.store(out_ptr + i, x, other=0)  # refused
     tl.store(out_ptr + i)  # refused

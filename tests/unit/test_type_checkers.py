@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tessera.language.tensor_methods import TensorMethods
+from tessera.language.values import METHODS
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests/typing"
 
@@ -60,7 +63,12 @@ def test_good_and_bad_programs(checker):
     found = checker(good, bad)
     assert found["good.py"] == set()
     assert found["bad.py"] == marked(bad)
-    assert len(marked(bad)) == 19
+    assert len(marked(bad)) == 24
+
+
+def test_checkers_know_the_methods_that_the_front_end_knows():
+    typed = {k: v for k, v in vars(TensorMethods).items() if not k.startswith("_") and k != "T"}
+    assert typed == METHODS
 
 
 def test_the_package_says_that_it_has_types():
