@@ -29,13 +29,20 @@ class Machine:
 
     @property
     def issue(self) -> float:
-        return 4 * self.units * self.clock
+        return SCHEDULERS * self.units * self.clock
 
     def bandwidth(self, size: float = float("inf")) -> float:
         """Return the bytes a second of the smallest level that holds `size` bytes; of memory without a size."""
         return next((rate for fits, rate in self.memory if size <= fits), self.memory[-1][1])
 
 
+# What the SMs of all these GPUs have (CUDA C++ Programming Guide, "Compute Capabilities"; PTX ISA, "wgmma").
+SCHEDULERS = 4  # of warps, each with a part of the registers; one instruction a clock
+BANK_BYTES = 128  # of shared memory that move in a clock
+MUFU_LANES = 16  # exponentials, logarithms, roots, … in a clock
+WARPGROUP = 4  # warps that issue one wgmma
+REGISTER_GRAIN = 8  # registers of a thread come in multiples
+LATENCY = 700.0  # clocks from a load to its data, from memory under load
 SHARE = 0.85  # of the peak of matrix products that kernels reach
 L2_BYTES = 48  # that an SM gets from L2 in a clock
 

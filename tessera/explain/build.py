@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import linecache
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from posixpath import basename
 from typing import Any
 
 from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.loop_times import LoopChoice, product_type
 from tessera.analysis.machines import Machine, gpu
 from tessera.analysis.provenance import argument_of
 from tessera.backends.compiler import Options
@@ -27,7 +28,14 @@ from tessera.explain.memory import bind, known_bytes
 from tessera.explain.needed import BLOCKS, GATHERS, POINTERS, needed_values
 from tessera.explain.pictures import layouts_of
 from tessera.explain.predict import Totals, predict, rate
-from tessera.explain.remarks import of_access, of_line, of_occupancy, of_spills, passes_said
+from tessera.explain.remarks import (
+    of_access,
+    of_line,
+    of_occupancy,
+    of_plans,
+    of_spills,
+    passes_said,
+)
 from tessera.explain.report import (
     AccessReport,
     BufferReport,
@@ -67,6 +75,7 @@ class Compiled:
     places: dict[str, dict[int, tuple[str, int]]]
     applied: list[str]
     llir: str = ""
+    choices: list[LoopChoice] = field(default_factory=list[LoopChoice])  # of plans for loops
 
     @property
     def on_gpu(self) -> bool:
@@ -103,7 +112,7 @@ def compile_again(kernel: CompiledKernel) -> Compiled:
     places: dict[str, dict[int, tuple[str, int]]] = {}
     disabled = frozenset(names_in(options.disable_optimizations))
     llir = ""
-    with Session(kernel.name, disabled) as session:
+    with Session(kernel.name, disabled, notes=True) as session:
         for level in ("tir", "gir"):
             if level in stages:
                 made = stages[level](made, metadata)
@@ -114,7 +123,8 @@ def compile_again(kernel: CompiledKernel) -> Compiled:
     applied = [
         f"{a.name}: {a.what}{f' at {a.loc.line_chain()}' if a.loc else ''}" for a in session.applied
     ]
-    return Compiled(kernel, made, texts, places, list(dict.fromkeys(applied)), llir)
+    choices = [c for c in session.plans if isinstance(c, LoopChoice)]
+    return Compiled(kernel, made, texts, places, list(dict.fromkeys(applied)), llir, choices)
 
 
 def machine_for(kernel: CompiledKernel) -> Machine:
@@ -188,7 +198,7 @@ class Builder:
         line.flops += flops
         self.totals.flops += flops
         if isinstance(op, Matmul):
-            kind = costs.product_type(op)
+            kind = product_type(op)
             self.totals.products[kind] = self.totals.products.get(kind, 0.0) + flops
             line.seconds += flops / rate(self.machine, kind)
         elif not (op.results and op.results[0] in self.needed):  # addresses and masks hardly cost
@@ -254,13 +264,15 @@ class Builder:
             self.lines.values(), key=lambda x: (x.file != self._main_file(), x.file, x.line)
         )
         notes = list(self.work.notes)
+        schedule = schedule_of(self.module, self.work, self.compiled.choices, self.machine)
+        self.remarks += of_plans(schedule.loops)
         if not self.on_gpu and not is_native(kernel.target):
             notes.append("the time is that of the machine at hand, not of the target")
         return Report(
             kernel.name, str(kernel.target), self.grid, _options(m), self.work.programs, self.work.walked, ordered,
             self._buffers(), m.shared, getattr(m, "registers", 0), getattr(m, "spills", 0),
             sum(x.instructions for x in by_line.values()), code, occupancy,
-            schedule_of(self.module, self.work), roofline, self._remarks(ordered, m.remarks, occupancy), notes,
+            schedule, roofline, self._remarks(ordered, m.remarks, occupancy), notes,
             self.compiled.applied, layouts_of(self.module) if self.on_gpu else [],
             levels_of(kernel, self.compiled.texts, self.compiled.places, ordered, self.compiled.llir),
         )  # fmt: skip
@@ -302,7 +314,7 @@ class Builder:
     def _remarks(
         self, lines: Iterable[LineReport], said: Sequence[str], occupancy: Occupancy | None
     ) -> list[Remark]:
-        found = list(passes_said(said))
+        found = [*passes_said(said), *self.remarks]
         for line in lines:
             found += of_line(line)
             for access in line.accesses:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tessera import ops
+from tessera.analysis.loop_times import product_flops
 from tessera.dtypes import dtype
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ops.tile import CombineOp, Matmul
@@ -39,25 +40,6 @@ NO_FLOPS = ("select", "cmp", "cast", "isnan", "copysign")
 
 def elements(v: Value) -> int:
     return prod(shape_of(v.type))
-
-
-def product_flops(op: Op) -> float:
-    """Return the operations of a matrix product: a multiplication and an addition for each pair of elements."""
-    assert isinstance(op, Matmul)
-    *batch, m, k = op.a.type.shape
-    return 2.0 * prod(batch) * m * k * op.b.type.shape[-1]
-
-
-def product_type(op: Op) -> str:
-    """Return the type whose rate bounds a product."""
-    assert isinstance(op, Matmul)
-    elem: dtype = op.a.type.elem
-    if elem.is_floating() and elem.bits == 8:
-        return "fp8"
-    instruction: str = op.attrs.get("instruction", "") or op.attrs.get("precision", "")
-    if elem.name == "fp32":
-        return "tf32" if "tf32" in instruction else "fp32"
-    return elem.name
 
 
 def _is_float(v: Value) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from tessera.explain.report import AccessReport, LineReport, Occupancy, Remark
+from tessera.explain.report import AccessReport, LineReport, LoopReport, Occupancy, Remark
 
 # A part of a pass's remark → what the author can do.
 REMEDIES: tuple[tuple[str, str], ...] = (
@@ -21,6 +21,10 @@ REMEDIES: tuple[tuple[str, str], ...] = (
     ("packed in each step", "stores and branches outside of the loop over k; an accumulator that nothing else reads"),
     ("OptimizationWarning", "please report the reproducer"),
 )  # fmt: skip
+PLAN_REMEDIES = (
+    ("num_stages", "more stages: `num_stages=` of the launch or of `tl.range`"),
+    ("shared memory", "smaller tiles, so that more buffers fit"),
+)
 WIDTH_REMEDIES = (
     ("no more elements", "larger tiles, or fewer warps"),
     ("constancy", "a bound in multiples of 16: `n = tl.multiple_of(n, 16)` where it is true; padded rows"),
@@ -98,6 +102,19 @@ def of_spills(lines: Sequence[LineReport], spilled: int) -> Iterator[Remark]:
         + f": {places}",
         "smaller tiles, more warps, or fewer tiles alive at once",
     )
+
+
+def of_plans(loops: Sequence[LoopReport]) -> Iterator[Remark]:
+    """Return a remark for each loop whose best plan could not be had, with what stood in its way."""
+    for loop in loops:
+        plan = loop.plan
+        if plan is None or not plan.other or plan.other_predicted >= plan.predicted:
+            continue
+        yield Remark(
+            loop.place, f"{plan.what}: {plan.predicted:.0f} cycles an iteration, bound by {plan.bound}",
+            f"{plan.other} would take {plan.other_predicted:.0f}, but: {plan.why}",
+            next((r for part, r in PLAN_REMEDIES if part in plan.why), "nothing: the estimate is one of several rules"),
+        )  # fmt: skip
 
 
 def of_occupancy(o: Occupancy) -> Iterator[Remark]:

@@ -91,13 +91,31 @@ class Occupancy:
 
 
 @dataclass
+class PlanReport:
+    """How a loop overlaps with itself. `cycles`: of an iteration, by part of an SM that it keeps busy; `predicted`: of
+    an SM, which an iteration of a CTA takes; `bound`: the part that decides, or "waiting"; `ctas`: that share an SM.
+    `other`: the best other plan with its `other_predicted`, and `why` it lost; "" without one."""
+
+    what: str
+    cycles: dict[str, float]
+    predicted: float
+    bound: str
+    ctas: int
+    other: str
+    other_predicted: float
+    why: str
+
+
+@dataclass
 class LoopReport:
-    """A loop: how often it runs on average, stages of its ring of buffers, how tiles get there."""
+    """A loop: how often it runs on average, stages of its ring of buffers, how tiles get there, and its plan if it is
+    overlapped with itself."""
 
     place: str
     trips: float
     stages: int
     copies: str
+    plan: PlanReport | None = None
 
 
 @dataclass

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tessera import ops
+from tessera.analysis.loop_times import LoopChoice, account
+from tessera.analysis.machines import REGISTER_GRAIN, Machine
 from tessera.backends.gpu.local import can_wait
 from tessera.explain.counting import Work
-from tessera.explain.report import LoopReport, Occupancy, RoleReport, Schedule
+from tessera.explain.report import LoopReport, Occupancy, PlanReport, RoleReport, Schedule
 from tessera.ir import Module, Op, SharedType, TileType, Value
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_scheduling.warp_roles import GRAIN
 
 COPIES: dict[type[Op], str] = {
     ops.TensorCopyOp: "TMA",
@@ -25,9 +26,13 @@ def place(op: Op) -> str:
     return op.loc.line_chain() if op.loc is not None else "?"
 
 
-def schedule_of(module: Module, work: Work) -> Schedule:
-    """Return the schedule of a module of GPU IR, or of tile IR for a CPU, which has no stages."""
+def schedule_of(
+    module: Module, work: Work, choices: Sequence[LoopChoice], machine: Machine
+) -> Schedule:
+    """Return the schedule of a module of GPU IR, or of tile IR for a CPU, which has no stages. `choices`: what planners
+    noted of its loops."""
     roles: list[RoleReport] = []
+    plans = {c.loc.line_chain(): c for c in choices if c.loc is not None}
     loops: dict[str, LoopReport] = {}
     for op in module.walk():
         if isinstance(op, ops.WarpSpecializeOp):
@@ -38,6 +43,8 @@ def schedule_of(module: Module, work: Work) -> Schedule:
                 roles.append(RoleReport("transpose", op.transpose_warps, op.registers[2]))
         elif isinstance(op, ops.ForOp):
             found = LoopReport(place(op), work.trips.get(op, 0.0), _stages(op), _copies(op))
+            if found.place in plans:
+                found.plan = plan_of(plans[found.place], machine)
             known = loops.setdefault(found.place, found)  # the roles have a copy each
             known.stages = max(known.stages, found.stages)
             known.copies = known.copies or found.copies
@@ -46,6 +53,15 @@ def schedule_of(module: Module, work: Work) -> Schedule:
     overlapping = any(isinstance(op, ops.PingPongOp) for op in module.walk())
     return Schedule(
         list(loops.values()), roles, bool(attrs.get("persistent")), int(attrs.get("cluster", 1)), overlapping
+    )  # fmt: skip
+
+
+def plan_of(choice: LoopChoice, machine: Machine) -> PlanReport:
+    """Return the account of a loop on a machine."""
+    found = account(choice, machine)
+    other = str(found.other) if found.other is not None else ""
+    return PlanReport(
+        str(choice.plan), found.busy, found.cycles, found.bound, choice.plan.ctas, other, found.other_cycles, found.why
     )  # fmt: skip
 
 
@@ -84,7 +100,7 @@ def occupancy_of(
     """Return how many CTAs fit on an SM, and what bounds them."""
     warps: int = getattr(metadata, "warps", metadata.num_warps)
     threads = warps * facts.warp_size
-    registers = -(-max(1, metadata.registers) // GRAIN) * GRAIN
+    registers = -(-max(1, metadata.registers) // REGISTER_GRAIN) * REGISTER_GRAIN
     limits = {
         "registers": facts.register_file // (registers * threads),
         "shared memory": facts.ctas_that_fit(metadata.shared),

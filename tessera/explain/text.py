@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from posixpath import basename
 
-from tessera.explain.report import LineReport, Report, Roofline
+from tessera.explain.report import LineReport, PlanReport, Report, Roofline
 
 BAR = 8  # characters of the bar that shows a line's share of the time
 SOURCE = 60  # characters of a line that are shown
@@ -118,6 +118,8 @@ def _schedule(r: Report) -> Iterator[str]:
         how = f", {loop.stages} stages" if loop.stages > 1 else ""
         copies = f", tiles by {loop.copies}" if loop.copies else ""
         yield f"  loop at {loop.place}: {loop.trips:.4g} iterations{how}{copies}"
+        if loop.plan is not None:
+            yield from _plan(loop.plan)
     for role in r.schedule.roles:
         registers = f" of {role.registers} registers" if role.registers else ""
         yield f"  role {role.name}: {role.warps} warps{registers}"
@@ -127,6 +129,15 @@ def _schedule(r: Report) -> Iterator[str]:
         yield f"  clusters of {r.schedule.cluster} CTAs"
     if r.schedule.overlapping:
         yield "  warpgroups take turns with matrix products (ping-pong)"
+
+
+def _plan(p: PlanReport) -> Iterator[str]:
+    shared = f", {p.ctas} CTAs share an SM" if p.ctas > 1 else ""
+    yield f"    plan: {p.what}{shared}"
+    parts = ", ".join(f"{part} {n:.0f}" for part, n in p.cycles.items() if n >= 1)
+    yield f"    cycles an iteration: {p.predicted:.0f}, bound by {p.bound}; busy: {parts}"
+    if p.other:
+        yield f"    runner-up: {p.other}, {p.other_predicted:.0f} cycles; lost: {p.why}"
 
 
 def _buffers(r: Report) -> Iterator[str]:

@@ -58,11 +58,19 @@ class Session:
     TESSERA_DISABLE; `limit`: how many applications it may make, besides TESSERA_OPT_LIMIT."""
 
     def __init__(
-        self, kernel: str, disabled: frozenset[str] = frozenset(), limit: int | None = None
+        self,
+        kernel: str,
+        disabled: frozenset[str] = frozenset(),
+        limit: int | None = None,
+        notes: bool = False,
     ) -> None:
         self.kernel, self.limit = kernel, limit
         self.disabled = disabled | _names(knobs.compilation.disable or "")
         self.applied: list[Application] = []
+        self.notes, self.plans = (
+            notes,
+            list[object](),
+        )  # of loops (analysis/loop_times.py), if asked for
         self.suspects: list[Application] = []  # made in the pass that failed
         self.before = _numbers.made
         allowed = knobs.compilation.opt_limit
@@ -133,6 +141,19 @@ def note_application(name: str, at: Op | Module, what: str = "") -> None:
     session = _session.get()
     if session is not None:
         session.note(name, *_place(at, what))
+
+
+def is_noting() -> bool:
+    """Whether somebody asks what planners knew of loops."""
+    session = _session.get()
+    return session is not None and session.notes
+
+
+def note_plan(choice: object) -> None:
+    """Keep what a planner knew of a loop, for `explain`."""
+    session = _session.get()
+    if session is not None:
+        session.plans.append(choice)
 
 
 def apply(name: str, at: Op | Module | None = None, what: str = "") -> bool:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 from tessera.analysis.intervals import NEVER
+from tessera.analysis.machines import REGISTER_GRAIN
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_options
 from tessera.backends.gpu.module import lower_module
 from tessera.backends.llvm import binding
@@ -29,7 +30,6 @@ from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_movement.tensor_maps import select_tensor_maps
 from tessera.passes.gpu_pipeline import gpu_passes
 from tessera.passes.gpu_scheduling.clusters import partition_cluster
-from tessera.passes.gpu_scheduling.warp_roles import GRAIN
 from tessera.passes.neutral.descriptors import lower_descriptors
 from tessera.passes.neutral.insert_trace import TRACED, insert_trace
 from tessera.passes.neutral.peel import peel_first
@@ -278,8 +278,8 @@ def raise_occupancy(
     if asked is None or asked[2] != "1" or int(asked[1]) >= RESIDENT_THREADS[-1]:
         return done
     threads = int(asked[1])
-    ctas = facts.register_file // (threads * -(-done.registers // GRAIN) * GRAIN)
-    fewer = facts.register_file // (threads * (ctas + 1)) // GRAIN * GRAIN
+    ctas = facts.register_file // (threads * -(-done.registers // REGISTER_GRAIN) * REGISTER_GRAIN)
+    fewer = facts.register_file // (threads * (ctas + 1)) // REGISTER_GRAIN * REGISTER_GRAIN
     if (
         ctas >= facts.ctas_that_fit(shared)
         or fewer < SPARING * done.registers

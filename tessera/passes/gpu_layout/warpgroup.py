@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tessera.analysis.machines import REGISTER_GRAIN, WARPGROUP
 from tessera.dtypes import float32
 from tessera.ir import Builder, SharedType, Value, elem_of, shape_of
 from tessera.ir.applications import apply, is_enabled
@@ -46,7 +47,6 @@ from tessera.passes.gpu_layout.mma_operands import (
 
 ROWS = 64  # of one instruction
 MIN_COLUMNS = 8  # of one instruction (PTX, wgmma shapes)
-WARPS = 4  # of a warpgroup
 ACC_REG32 = (
     208  # registers of accumulators beyond which a thread has no room left to work (tools/fit)
 )
@@ -54,7 +54,6 @@ INSTRUCTION_WORK = (
     26  # registers that ptxas wants beside those of the accumulators of one instruction
 )
 MOST_GROUPS = 4  # warpgroups up to which a CTA may get a producer
-GRAIN = 8  # registers of a thread come in multiples
 SWIZZLES = (128, 64, 32)
 NEAR = 4  # bits of a column whose permutation keeps adjacent results of a warp adjacent
 Rows = tuple[int, ...]
@@ -63,12 +62,12 @@ Rows = tuple[int, ...]
 def use_warpgroups(op: DotOp, facts: GpuFacts, num_warps: int, chained: bool) -> bool:
     """Replace the dot if an instruction of warpgroups can do it. `chained`: its operands or its result are those of
     other MMAs, which must use the same rows."""
-    if num_warps % WARPS or len(shape_of(op.acc.type)) != 2:
+    if num_warps % WARPGROUP or len(shape_of(op.acc.type)) != 2:
         return False
     found = [
         plan
         for transposed in ((False,) if chained else (False, True))
-        if (plan := _plan(op, facts, num_warps // WARPS, transposed)) is not None
+        if (plan := _plan(op, facts, num_warps // WARPGROUP, transposed)) is not None
     ]
     if not found or not apply("wgmma", op):
         return False
@@ -113,7 +112,12 @@ def _plan(op: DotOp, facts: GpuFacts, groups: int, transposed: bool) -> Plan | N
 def _registers(facts: GpuFacts, groups: int) -> int:
     """Return the registers of each thread, beside a producer of four warps if the CTA is small enough for one."""
     groups += groups <= MOST_GROUPS
-    return facts.register_file // (groups * WARPS * facts.warp_size) // GRAIN * GRAIN
+    return (
+        facts.register_file
+        // (groups * WARPGROUP * facts.warp_size)
+        // REGISTER_GRAIN
+        * REGISTER_GRAIN
+    )
 
 
 def _warpgroups(rows: int, groups: int) -> tuple[int, int]:

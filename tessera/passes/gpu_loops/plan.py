@@ -10,12 +10,15 @@ from dataclasses import dataclass
 
 from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.loop_times import kinds_of
+from tessera.analysis.machines import SCHEDULERS, WARPGROUP
 from tessera.analysis.provenance import buffer_of
 from tessera.analysis.scratch import scratch_bytes
 from tessera.ir import Builder, Module, Op, pass_
 from tessera.ir.applications import apply
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.chains import overlapping, run_on, schedule_late
+from tessera.passes.gpu_loops.choices import Looked
 from tessera.passes.gpu_loops.registers import early_loads, run_early
 from tessera.passes.gpu_loops.streams import Stream, stream_of, write_copies
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
@@ -24,8 +27,6 @@ from tessera.passes.gpu_movement.memory_effects import waits_for_others
 CHAINED_REG32 = 208
 # Registers of an iteration's results from which warpgroups play ping-pong (tools/fit).
 PING_PONG_REG32 = 128
-WARPS = 4  # of a warpgroup
-SCHEDULERS = 4  # of warps, on an SM
 PART_BITS = 256  # of K in one instruction of an MMA
 
 
@@ -86,8 +87,13 @@ class _Plan:
         slots, lag = self._slots(streams, bool(running), bool(shifted))
         if slots == 1 or not apply("software-pipeline", loop):
             return
+        kinds, size = kinds_of(loop, running, shifted), sum(s.bytes for s in streams)
+        looked = Looked(loop, facts, self.num_warps, self.wanted, kinds)
+        looked.note(
+            (slots, kinds[0] if lag else kinds[-1]), self._beside(streams), size, "cp.async"
+        )
         ahead = slots - 1 - lag
-        many = self.num_warps > WARPS
+        many = self.num_warps > WARPGROUP
         signal = "mbarrier" if shifted and lag and many else "cp.async"
         write_copies(loop, [(s.load, s.alloc) for s in streams], ahead, slots, signal)
         if shifted and lag:

@@ -15,6 +15,7 @@ asked for stages (`tl.range(num_stages=)`) and the stores use other arguments th
 from __future__ import annotations
 
 from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.loop_times import NONE
 from tessera.analysis.provenance import argument_of
 from tessera.dtypes import int1, pointer_type
 from tessera.ir import Builder, Effect, Module, SharedType, TileType, Value, pass_
@@ -23,6 +24,7 @@ from tessera.layout import LinearLayout
 from tessera.ops import ForOp, FuncOp, LoadOp, LocalAllocOp, LocalLoadOp, Matmul, StoreOp
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.coalesce import access_width
+from tessera.passes.gpu_loops.choices import Looked
 from tessera.passes.gpu_loops.short import version_short
 from tessera.passes.gpu_loops.streams import fastest_dimension, slice_of, write_copies
 
@@ -53,10 +55,10 @@ def schedule_streams(module: Module, facts: GpuFacts) -> None:
         axis = AxisAnalysis(func) if loops else None
         for loop in loops:
             assert axis is not None
-            _plan(loop, axis, facts, loop.num_stages or default)
+            _plan(loop, axis, facts, loop.num_stages or default, module.attrs["num_warps"])
 
 
-def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int) -> None:
+def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, warps: int) -> None:
     written = {argument_of(op.ptr) for op in loop.body if isinstance(op, StoreOp)}
     found = [
         op
@@ -68,6 +70,7 @@ def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int) -> None
     size = sum(_bytes(op) for op in found)
     slots = min(wanted, facts.max_shared_bytes // PROGRAMS // size) if found else 1
     if slots > 1 and apply("prefetch", loop):
+        Looked(loop, facts, warps, wanted, [NONE]).note((slots, NONE), 0, size, "by each thread")
         version_short(loop)
         copied = [(op, _through_buffer(op, axis, facts)) for op in found]
         write_copies(loop, copied, slots - 1, slots, "thread")

@@ -43,7 +43,7 @@ def early_loads(loop: ops.ForOp, axis: AxisAnalysis, facts: GpuFacts) -> list[op
     if written is None:
         return []
     found: list[ops.LoadOp] = []
-    left = max(SMALL_REG32, ROOM_REG32 - _used(loop))
+    left = max(SMALL_REG32, ROOM_REG32 - used_reg32(loop))
     for op in loop.body:
         if (
             isinstance(op, ops.LoadOp)
@@ -57,7 +57,7 @@ def early_loads(loop: ops.ForOp, axis: AxisAnalysis, facts: GpuFacts) -> list[op
     return found if found and apply("register-prefetch", loop) else []
 
 
-def _used(loop: ops.ForOp) -> int:
+def used_reg32(loop: ops.ForOp) -> int:
     """Return the registers of a thread for the operands and results of MMAs."""
     mmas = [op for op in loop.body if isinstance(op, ops.Matmul)]
     tiles = [v.type for op in mmas for v in (op.a, op.b) if isinstance(v.type, TileType)]

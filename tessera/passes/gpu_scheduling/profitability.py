@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tessera.analysis.machines import REGISTER_GRAIN
 from tessera.ir import Op, elem_of
 from tessera.ops import DotOp, ReshapeOp, TileLoad, TransOp
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.registers import sums_beside
-from tessera.passes.gpu_scheduling.warp_roles import GRAIN, WORK, roles_for
+from tessera.passes.gpu_scheduling.warp_roles import WORK, roles_for
 
 MOST_MMAS = 2  # of a loop: attention has two, and loops with more have not been measured
 
@@ -24,7 +25,7 @@ def split_pays(mmas: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) 
     if len(mmas) > MOST_MMAS:
         return False
     reg32 = _reg32(mmas, warps, facts)
-    registers = min(facts.registers + 1, -(-(reg32 + WORK) // GRAIN) * GRAIN)
+    registers = min(facts.registers + 1, -(-(reg32 + WORK) // REGISTER_GRAIN) * REGISTER_GRAIN)
     fit = max(1, facts.max_shared_bytes // max(1, shared))
     whole = min(fit, facts.register_file // (registers * warps * facts.warp_size))
     return 2 * ctas_after_split(mmas, shared, warps, facts) > whole

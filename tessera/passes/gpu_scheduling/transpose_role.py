@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera import ops
+from tessera.analysis.machines import WARPGROUP
 from tessera.analysis.provenance import untransposed
 from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int1
@@ -28,7 +29,7 @@ from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.slots import advance
 from tessera.passes.gpu_scheduling.producer import Needs, Producer, Split, States
 from tessera.passes.gpu_scheduling.rings import Ring, copying_ctas, filled_by
-from tessera.passes.gpu_scheduling.warp_roles import GROUP_WARPS, WarpRoles, roles_with_transpose
+from tessera.passes.gpu_scheduling.warp_roles import WarpRoles, roles_with_transpose
 from tessera.passes.neutral.loops import const, const32, only_accumulates
 
 BUFFERS = 3  # of the transposed operand: one written, one read, one being released
@@ -137,7 +138,7 @@ class TransposeRole(Producer):
 def _of_fewer_warps(t: TileType) -> TileType:
     """Return the type of the tile held by one warpgroup: elements of further warps are in further registers."""
     layout: LinearLayout = t.layout
-    kept = GROUP_WARPS.bit_length() - 1
+    kept = WARPGROUP.bit_length() - 1
     warps = layout.columns("warp")
     columns = {
         "register": (*layout.columns("register"), *[c for c in warps[kept:] if c]),

@@ -10,21 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tessera.analysis.machines import REGISTER_GRAIN, SCHEDULERS, WARPGROUP
 from tessera.ir import Block, Op, TileType
 from tessera.ops import LocalLoadOp, WgmmaOp
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.registers import sums_beside
 
-GROUP_WARPS = 4  # of a warpgroup
-SUB_PARTITIONS = 4  # of an SM, over which its warps are distributed
-GRAIN = 8  # registers of a thread come in multiples
 WORK = 32  # registers of a consumer besides those of MMAs (tools/fit)
 LARGE = 96  # registers of MMAs from which a CTA alone on an SM hands some over (tools/fit)
 PRODUCER = 40  # registers of a producer's thread after it gave up the rest (tools/fit)
 SMALL_PRODUCER = 24  # the same where registers are scarce
 TRANSPOSE_REGISTERS = 56  # registers of a thread of the transpose role
 TRANSPOSE_WORK = 24  # registers of a consumer besides those of MMAs, with a transpose role
-LARGEST = 248  # registers of a thread: 255, in multiples of GRAIN
+LARGEST = 248  # registers of a thread: 255, in multiples of REGISTER_GRAIN
 HELD_REG32 = 4  # of an operand in registers in one instruction
 MOST_COLUMNS = 256  # of one wgmma (PTX)
 EVEN = (0, 0, 0)
@@ -47,54 +45,58 @@ def roles_for(facts: GpuFacts, consumers: int, reg32: int, fit: int, largest: in
     over."""
     need = reg32 + WORK
     start = largest + WORK
-    handover = facts.has_register_handover and consumers >= GROUP_WARPS
+    handover = facts.has_register_handover and consumers >= WARPGROUP
     for ctas in range(fit, 1, -1):
         if _even(facts, consumers + 1, ctas) >= need:
             return WarpRoles(1, EVEN, ctas)
         if not handover:
             continue
         given, kept = _handed_over(facts, consumers, ctas, SMALL_PRODUCER)
-        if kept >= need and _even(facts, consumers + GROUP_WARPS, ctas) >= start:
-            return WarpRoles(GROUP_WARPS, (given, kept, 0), ctas)
+        if kept >= need and _even(facts, consumers + WARPGROUP, ctas) >= start:
+            return WarpRoles(WARPGROUP, (given, kept, 0), ctas)
     if not handover or (reg32 < LARGE and _even(facts, consumers + 1, 1) >= need):
         return WarpRoles(1, EVEN, 1)
     given, kept = _handed_over(facts, consumers, 1, PRODUCER)
     if kept < need:
         given, kept = _handed_over(facts, consumers, 1, SMALL_PRODUCER)
     if kept > min(LARGEST, _even(facts, consumers + 1, 1)):
-        return WarpRoles(GROUP_WARPS, (given, min(kept, LARGEST), 0), 1)
+        return WarpRoles(WARPGROUP, (given, min(kept, LARGEST), 0), 1)
     return WarpRoles(1, EVEN, 1)
 
 
 def roles_with_transpose(facts: GpuFacts, consumers: int, func: Op) -> WarpRoles | None:
     """Return roles with four more warps that transpose an operand of the consumers' MMAs, if registers are left."""
-    groups = consumers // GROUP_WARPS
-    start = _even(facts, consumers + 2 * GROUP_WARPS, 1)
+    groups = consumers // WARPGROUP
+    start = _even(facts, consumers + 2 * WARPGROUP, 1)
     kept = (
         (start * (groups + 2) - SMALL_PRODUCER - TRANSPOSE_REGISTERS)
         // max(1, groups)
-        // GRAIN
-        * GRAIN
+        // REGISTER_GRAIN
+        * REGISTER_GRAIN
     )
     need, largest = mma_reg32(func) + TRANSPOSE_WORK, instruction_reg32(func) + WORK
     if not facts.has_register_handover or kept < need or start < largest or kept > LARGEST:
         return None
-    return WarpRoles(GROUP_WARPS, (SMALL_PRODUCER, kept, TRANSPOSE_REGISTERS), 1, GROUP_WARPS)
+    return WarpRoles(WARPGROUP, (SMALL_PRODUCER, kept, TRANSPOSE_REGISTERS), 1, WARPGROUP)
 
 
 def _even(facts: GpuFacts, warps: int, ctas: int) -> int:
     """Return the registers of each thread if all threads have the same number."""
-    in_a_sub_partition = -(-warps * ctas // SUB_PARTITIONS)
+    in_a_sub_partition = -(-warps * ctas // SCHEDULERS)
     lanes = in_a_sub_partition * facts.warp_size
-    return min(facts.registers, facts.register_file // SUB_PARTITIONS // lanes) // GRAIN * GRAIN
+    return (
+        min(facts.registers, facts.register_file // SCHEDULERS // lanes)
+        // REGISTER_GRAIN
+        * REGISTER_GRAIN
+    )
 
 
 def _handed_over(facts: GpuFacts, consumers: int, ctas: int, given: int) -> tuple[int, int]:
     """Divide the register file (setmaxnreg). Return the registers of a producer's thread and of a consumer's, which
     share the rest."""
-    groups = consumers // GROUP_WARPS
-    start = _even(facts, consumers + GROUP_WARPS, ctas)
-    return given, (start * (groups + 1) - given) // groups // GRAIN * GRAIN
+    groups = consumers // WARPGROUP
+    start = _even(facts, consumers + WARPGROUP, ctas)
+    return given, (start * (groups + 1) - given) // groups // REGISTER_GRAIN * REGISTER_GRAIN
 
 
 def mma_reg32(func: Op) -> int:

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from tessera import ops
 from tessera.analysis.allocation import is_in_loop
+from tessera.analysis.loop_times import kinds_of
+from tessera.analysis.machines import WARPGROUP
 from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int1, int64
 from tessera.ir import Block, Builder, Module, Op, SharedType, Value, pass_
@@ -29,6 +31,7 @@ from tessera.ir.applications import Declined, apply, is_enabled
 from tessera.layout.shared import shared_linear
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.chains import overlapping, schedule_late, shiftable
+from tessera.passes.gpu_loops.choices import Looked
 from tessera.passes.gpu_loops.plan import CHAINED_REG32
 from tessera.passes.gpu_movement.tensor_maps import remark
 from tessera.passes.gpu_scheduling.consumers import Plan, consume, consume_once
@@ -54,7 +57,6 @@ from tessera.passes.gpu_scheduling.transpose_role import (
     transposition_of,
 )
 from tessera.passes.gpu_scheduling.warp_roles import (
-    GROUP_WARPS,
     WarpRoles,
     instruction_reg32,
     mma_reg32,
@@ -211,7 +213,7 @@ class _Split:
         needs = Needs(self).collect()
         self._group()
         self._stages()
-        roles = self._leave_room()
+        roles, self.beside = self._leave_room(), SLACK + self._others()
         rest = [
             op for op in self.func.body if op not in self.kept and not isinstance(op, ops.ReturnOp)
         ]
@@ -292,7 +294,7 @@ class _Split:
             for r in rings
             if isinstance(loop := r.block.parent, ops.ForOp)
         )
-        if self.warps > GROUP_WARPS or roles.ctas > 1 or not chains:
+        if self.warps > WARPGROUP or roles.ctas > 1 or not chains:
             return roles
         wanted = {r: r.stages for r in rings}
         for stages in range(max(wanted.values()) - 1, 1, -1):
@@ -306,12 +308,8 @@ class _Split:
         return roles
 
     def _roles(self) -> WarpRoles:
-        used = (
-            SLACK
-            + self._others()
-            + sum(r.slot_bytes * r.stages for r in self.rings if r.first is None)
-        )
-        fit = self.facts.ctas_that_fit(used)
+        rings = sum(r.slot_bytes * r.stages for r in self.rings if r.first is None)
+        fit = self.facts.ctas_that_fit(SLACK + self._others() + rings)
         reg32 = mma_reg32(self.func)
         largest = instruction_reg32(self.func)
         return roles_for(self.facts, self.warps, reg32, fit if reg32 else 1, largest)
@@ -336,6 +334,10 @@ class _Split:
             allocs = _allocs(rings)
             running, shifted = overlapping(loop, allocs, CHAINED_REG32)
             plans[block] = Plan(running, shifted)
+            kinds = kinds_of(loop, running, shifted)
+            size = sum(r.slot_bytes for r in rings if r.first is None)
+            looked = Looked(loop, self.facts, self.warps, self._wanted(loop), kinds)
+            looked.note((rings[0].stages, kinds[0]), self.beside, size, "TMA")
         for rings in leads.values():
             consume(rings, plans, op.consumers, zero)
         if self.transposition is not None and view is not None:
@@ -351,7 +353,6 @@ class _Split:
         """Choose the numbers of buffers: as many as are asked for and fit beside other uses of shared memory."""
         total = self.facts.max_shared_bytes
         room = total - SLACK - self._others()
-        default: int = self.module.attrs.get("num_stages", 1)
         by_block: dict[Block, list[Ring]] = {}
         for r in self.rings:
             if r.outer or r.filled_by_transpose:
@@ -364,7 +365,7 @@ class _Split:
             fit = room // len(by_block) // size
             loop = block.parent
             assert isinstance(loop, ops.ForOp)
-            wanted = max(2, loop.num_stages or default)
+            wanted = self._wanted(loop)
             if fit < 2:
                 raise Declined(f"two stages of {size} bytes do not fit into shared memory")
             stages = min(wanted, fit)
@@ -372,6 +373,10 @@ class _Split:
                 stages += 1
             for r in rings:
                 r.stages = stages
+
+    def _wanted(self, loop: ops.ForOp) -> int:
+        stages: int = loop.num_stages or self.module.attrs.get("num_stages", 1)
+        return max(2, stages)
 
     def _others(self) -> int:
         """Return the bytes of shared memory besides the rings. Code after the last loop reuses the rings' buffers."""
@@ -399,7 +404,7 @@ class _Split:
             r.buffers.append(b.emit(ops.LocalAllocOp(None, results=[ring], names=[a.result.name])))
         bars = _places(1 << (r.stages - 1).bit_length())
         alone = (
-            self.warps < GROUP_WARPS or r.filled_by_transpose
+            self.warps < WARPGROUP or r.filled_by_transpose
         )  # which write sooner than copies arrive
         by_mmas = read_by_mmas([a.result for a in r.allocs])
         r.groups = not alone and by_mmas
@@ -410,7 +415,7 @@ class _Split:
         r.full = self._barriers(b, bars, "full", transposers if r.filled_by_transpose else 1)
         if not r.once:
             r.ctas = 1 if r.filled_by_transpose else max(map(copying_ctas, r.loads, r.allocs))
-            emptied = self.warps // (GROUP_WARPS if r.groups else 1)
+            emptied = self.warps // (WARPGROUP if r.groups else 1)
             arrivals = transposers if r.emptied_by_transpose else emptied
             r.empty = self._barriers(b, bars, "empty", arrivals * r.ctas)
 
