@@ -92,6 +92,7 @@ IN_PASSES -= {
     "graph-order-steps",
     "graph-own-products",
     "graph-fuse-products",
+    "graph-split-addmm",
     "graph-drop-copies",  # as the next one of torch's graphs
     "graph-narrow-places",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,10 +17,13 @@ from torch.nn import functional as F  # noqa: E402
 
 from tessera.backends.compiler import GPUTarget  # noqa: E402
 from tessera.graph.calls.executable import machine_of  # noqa: E402
-from tessera.graph.ir.ops import MatmulOp  # noqa: E402
+from tessera.graph.ir.ops import ExternOp, MatmulOp  # noqa: E402
+from tessera.graph.passes import cost  # noqa: E402
 from tessera.graph.torch.importing import import_graph  # noqa: E402
 from tessera.graph.torch.lowering import matmul  # noqa: E402
 from tessera.graph.torch.options import Options  # noqa: E402
+from tessera.ops import FuncOp  # noqa: E402
+from tests.graph.torch_kit import compare  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() == 1, reason="fakes of a GPU that is not there")  # fmt: skip
 
@@ -32,13 +36,30 @@ def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
     return found
 
 
-def products(f: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any = torch.bfloat16) -> int:
-    """How many products of a function are kernels of ours."""
+def imported(f: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any, **options: Any) -> FuncOp:
     with FakeTensorMode():
         given = [torch.empty(shape, device="cuda", dtype=dtype) for shape in shapes]
         graph = make_fx(lambda *x: [f(*x)], tracing_mode="fake")(*given)
-    function = import_graph(graph, Options()).module.functions[0]
+    function = import_graph(graph, Options(**options)).module.functions[0]
+    assert isinstance(function, FuncOp)
+    return function
+
+
+def products(f: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any = torch.bfloat16) -> int:
+    """How many products of a function are kernels of ours."""
+    function = imported(f, *shapes, dtype=dtype)
     return sum(isinstance(op, MatmulOp) for op in function.walk())
+
+
+def calls(
+    f: Callable[..., Any],
+    *shapes: tuple[int, ...],
+    dtype: Any = torch.float32,
+    **options: Any,
+) -> list[str]:
+    """The functions of torch's that a function is made of."""
+    function = imported(f, *shapes, dtype=dtype, **options)
+    return [op.target.split(".")[1] for op in function.walk() if isinstance(op, ExternOp)]
 
 
 LAYER = ((2048, 512), (2048, 512), (2048,))
@@ -78,3 +99,51 @@ def test_other_gpus_are_not_estimated(arch: int):
 def test_own_products_can_be_switched_off(arch: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TESSERA_DISABLE", "graph-own-products")
     assert products(lambda x, w, b: F.gelu(F.linear(x, w, b)), *LAYER) == 0
+
+
+FEW = ((128, 512), (512, 512), (512,))
+
+
+def test_products_of_few_rows_are_computed_without_their_bias(arch: int):
+    assert calls(F.linear, *FEW) == ["mm"]
+    assert calls(lambda x, w, b: F.linear(x, w, b).view(8, 16, 512).relu(), *FEW) == ["mm"]
+    assert calls(lambda x, w, b: torch.addmm(b, x, w, beta=2, alpha=3), *FEW) == ["mm"]
+
+
+def test_a_small_product_keeps_its_bias_but_where_its_result_is_read_element_by_element(arch: int):
+    small = ((8, 64), (32, 64), (32,))
+    assert calls(F.linear, *small) == ["addmm"]
+    assert calls(lambda x, w, b: F.linear(x, w, b).softmax(-1), *small)[0] == "addmm"
+    assert calls(lambda x, w, b: F.gelu(F.linear(x, w, b)), *small) == ["mm"]
+
+
+def test_other_products_keep_their_bias(arch: int, monkeypatch: pytest.MonkeyPatch):
+    assert calls(F.linear, (129, 512), *FEW[1:]) == ["addmm"]
+    assert calls(F.linear, (0, 512), *FEW[1:]) == []
+    assert calls(F.linear, (16, 512), *FEW[1:], dtype=torch.bfloat16) == ["addmm"]
+    assert calls(F.linear, *FEW, dtype=torch.float64) == ["addmm"]
+    assert calls(F.linear, *FEW, matmul="extern") == ["addmm"]
+    monkeypatch.setattr(matmul, "_precision", lambda a: "tf32")
+    assert calls(F.linear, *FEW) == ["addmm"]
+
+
+def test_it_can_be_switched_off(arch: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TESSERA_DISABLE", "graph-split-addmm")
+    assert calls(F.linear, *FEW) == ["addmm"]
+
+
+def test_numbers_are_those_of_eager(monkeypatch: pytest.MonkeyPatch):
+    """As a GPU's graph, on this machine's CPU: bias of any shape, factors, operands in any order of dimensions."""
+    monkeypatch.setattr(matmul, "profitable", lambda *_: False)
+    monkeypatch.setattr(cost, "machine_of", lambda device: replace(cost.CPU, few_rows=128))
+    x, w = torch.randn(8, 6, requires_grad=True), torch.randn(6, 5, requires_grad=True)
+    for bias in (torch.randn(5), torch.randn(8, 5), torch.randn(8, 1), torch.randn(1)):
+
+        def f(x: Any, w: Any, b: Any = bias) -> Any:
+            y = torch.addmm(b, x, w, beta=0.5, alpha=-2).relu()
+            return y + torch.addmm(b, x[:, [1, 0, 2, 3, 5, 4]], w.flip(0), beta=0).sin()
+
+        graphs = compare(f, x, w)
+        assert {
+            op.target for op in graphs[0].imported.module.walk() if isinstance(op, ExternOp)
+        } >= {"aten.mm.default"}

@@ -48,7 +48,8 @@ class Machine:
     library's convolutions are written for in that order of dimensions, so that they reorder others (`weights_last`:
     and weights), and what the numbers of channels are multiples of there, as others are padded (`channels`);
     `convolutions` and `inference`: how many times as long its kernels take then, by kind, in training and else
-    (layouts.py); `biases_apart`: whether it adds their biases by kernels of their own (biases.py)."""
+    (layouts.py); `biases_apart`: whether it adds their biases by kernels of their own (biases.py); `few_rows`: rows of
+    the largest fp32 product that the library computes faster without its bias than with it."""
 
     bandwidth: float
     launch: float
@@ -64,6 +65,7 @@ class Machine:
     convolutions: Mapping[str, float] = field(default_factory=dict[str, float])
     inference: Mapping[str, float] = field(default_factory=dict[str, float])
     biases_apart: bool = False
+    few_rows: int = 0
 
 
 # One for all GPUs, so that a graph is the same on each. A launch is that of a kernel among others, with what its start
@@ -74,7 +76,7 @@ GPU = Machine(
     few=16, contention=2e-8,
     channels_last=("fp16", "bf16"), weights_last=True, channels=8,
     convolutions={"plain": 0.82, "narrowing": 1.5, "grouped": 30.0},
-    inference={"plain": 0.82, "narrowing": 0.73, "grouped": 1.36}, biases_apart=True,
+    inference={"plain": 0.82, "narrowing": 0.73, "grouped": 1.36}, biases_apart=True, few_rows=128,
 )  # fmt: skip
 EVENLY = {"plain": 0.9, "narrowing": 0.9, "grouped": 0.9}
 CPU = Machine(

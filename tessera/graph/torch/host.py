@@ -17,7 +17,7 @@ from tessera.graph.calls.host import GraphCall
 from tessera.graph.index import Expr, Sym
 from tessera.graph.ir.ops import ExternOp
 from tessera.graph.ir.types import Name, Place
-from tessera.graph.torch.types import MOVE, SEED, WRITE, Places, any_torch_type
+from tessera.graph.torch.types import MOVE, PRODUCT, SEED, WRITE, Places, any_torch_type
 
 # Types whose elements NumPy has, too.
 PLAIN = frozenset((
@@ -55,6 +55,12 @@ def fast_empty_strided(device: str) -> Callable[..., torch.Tensor] | None:
     return getattr(_QUICK, name, None)  # on the current device: `on_device`
 
 
+# Externs that are no operation of torch's graph.
+OWN_TARGETS: dict[str, Callable[..., Any]] = {
+    SEED: draw_seed, MOVE: moved, WRITE: assign, PRODUCT: torch.ops.aten.mm.default,
+}  # fmt: skip
+
+
 def target_of(device: str) -> GPUTarget | None:
     """The GPU that a graph is compiled for; None for this machine's CPU."""
     if not device.startswith("cuda"):
@@ -79,7 +85,7 @@ class TorchHost:
         device: str = "cpu",
         places: Places | None = None,
     ) -> None:
-        self.targets = {SEED: draw_seed, MOVE: moved, WRITE: assign, **targets}
+        self.targets = {**OWN_TARGETS, **targets}
         self.objects = objects
         self.device = device
         self.places = places or {}

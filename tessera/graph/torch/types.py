@@ -21,6 +21,7 @@ Size = int | Expr
 Places = dict[tuple[str, int], tuple[int, ...] | None]  # of results, by target and their number
 # Externs of our own: a random number, a copy on another device, the elements of one tensor written to another.
 SEED, MOVE, WRITE = "tessera.seed", "tessera.move", "tessera.write"
+PRODUCT = "aten.mm.default"  # torch's, which rules call, too
 
 ELEMENTS: dict[torch.dtype, dtype] = {
     torch.bool: dtypes.int1, torch.uint8: dtypes.uint8, torch.int8: dtypes.int8, torch.int16: dtypes.int16,
