@@ -58,6 +58,8 @@ SPILLING_THREADS, SPILLING = 1024, 0.03
 # The share of the registers that ptxas takes without a limit; with this many it mostly spills nothing (tools/fit).
 NEARLY = 0.85
 SPARING = 0.8  # the same where nothing at all may spill
+# The same for CTAs of one or two warps, which hide little latency: an SM is to hold 16 warps of them.
+SMALL_CTA, SPARING_SMALL = 64, 0.65
 OLDEST = 80  # the first compute capability, times ten, that is supported
 MAP_BYTES = 128  # bytes of a CUtensorMap
 PTX_ISA = 86  # has all instructions that are emitted; newer assemblers read it
@@ -272,27 +274,31 @@ def raise_occupancy(
     ptx: str, done: ptxas.Assembled, shared: int, facts: GpuFacts, again: Callable[[str], ptxas.Assembled]
 ) -> ptxas.Assembled:  # fmt: skip
     """Return the result `done` of assembling `ptx`, or that of assembling it again (`again`) with a few registers less,
-    if an SM can then hold one more CTA. This is only for programs with dots: they may take all registers of an SM, of
-    which ptxas takes more than it needs."""
+    if an SM can then hold one more CTA, or, of CTAs of one or two warps, as many as have 512 threads. This is only for
+    programs with dots: they may take all registers of an SM, of which ptxas takes more than it needs."""
     asked = CTAS.search(ptx)
     if asked is None or asked[2] != "1" or int(asked[1]) >= RESIDENT_THREADS[-1]:
         return done
     threads = int(asked[1])
     ctas = facts.register_file // (threads * -(-done.registers // REGISTER_GRAIN) * REGISTER_GRAIN)
-    fewer = facts.register_file // (threads * (ctas + 1)) // REGISTER_GRAIN * REGISTER_GRAIN
-    if (
-        ctas >= facts.ctas_that_fit(shared)
-        or fewer < SPARING * done.registers
-        or HANDOVER.search(ptx)
-        or not apply("raise-occupancy")
-    ):
-        return done
-    try:
-        found = again(with_ctas(ptx, threads, ctas + 1))
-    except PTXASError:  # there are too few registers for one more CTA
-        return done
-    most = FEW_BYTES if fewer >= NEARLY * done.registers else 0
-    return done if found.spill_stores > most or found.warnings else found
+    most = facts.ctas_that_fit(shared)
+    tries = {ctas + 1: SPARING}
+    if threads <= SMALL_CTA:
+        tries = {min(most, RESIDENT_THREADS[-1] // threads): SPARING_SMALL} | tries
+    for wanted, share in tries.items():
+        fewer = facts.register_file // (threads * wanted) // REGISTER_GRAIN * REGISTER_GRAIN
+        if not ctas < wanted <= most or fewer < share * done.registers:
+            continue
+        if HANDOVER.search(ptx) or not apply("raise-occupancy"):
+            return done
+        try:
+            found = again(with_ctas(ptx, threads, wanted))
+        except PTXASError:  # there are too few registers for so many CTAs
+            continue
+        spilled = FEW_BYTES if fewer >= NEARLY * done.registers else 0
+        if found.spill_stores <= spilled and not found.warnings:
+            return found
+    return done
 
 
 def architecture(cc: int) -> str:
