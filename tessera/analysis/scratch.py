@@ -63,7 +63,7 @@ def scratch_bytes(op: Op, num_warps: int, facts: object = None) -> int:
     if isinstance(op, GatherOp):
         return area(elem_of(op.x.type), op.x.type.numel)
     if isinstance(op, DotOp):
-        return dot_area(op.a.type) + dot_area(op.b.type)
+        return 0 if op.in_place else dot_area(op.a.type) + dot_area(op.b.type)
     if isinstance(op, DescriptorLoadOp):
         return area(op.result.type.elem, op.result.type.numel) + ALIGNMENT  # for an mbarrier
     if isinstance(op, DescriptorStoreOp):

@@ -45,12 +45,8 @@ _TILE_IR = (
     _row(
         "canonicalize", "cpu gpu", "folds constants, uniform masks, branches and loops that are known; drops dead code", "each rule keeps the value for all inputs", "the rule's own condition", f"tests/filecheck/canonicalize, {PASSES}", unit="rewrite",
     ),
-    _row(
-        "cse", "cpu gpu", "makes one op of equal pure ops", "equal operands, attributes and types; no effect", "`Effect.NONE` of the op's class", f"tests/filecheck/cse.tir, {PASSES}", unit="op",
-    ),
-    _row(
-        "licm", "cpu gpu", "moves invariant pure ops in front of loops", "operands are defined outside; the op cannot trap where the loop would not have run", "passes/neutral/licm.py `_may_trap`", f"tests/filecheck/licm.tir, {PASSES}", unit="op",
-    ),
+    _row("cse", "cpu gpu", "makes one op of equal pure ops", "equal operands, attributes and types; no effect", "`Effect.NONE` of the op's class", f"tests/filecheck/cse.tir, {PASSES}", unit="op"),
+    _row("licm", "cpu gpu", "moves invariant pure ops in front of loops", "operands are defined outside; the op cannot trap where the loop would not have run", "passes/neutral/licm.py `_may_trap`", f"tests/filecheck/licm.tir, {PASSES}", unit="op"),
     _row(
         "while-to-for", "cpu gpu", "makes `for` loops of `while` loops that count", "one comparison with a fixed bound decides alone; a constant step", "passes/neutral/while_to_for.py `_count`", f"tests/filecheck/while-to-for.tir, {PASSES}", unit="loop",
     ),
@@ -207,6 +203,7 @@ _GPU = (
     ),
     _row("operand-order", "gpu", "writes operands of MMAs that a loop computes to shared memory in the order in which they were loaded", "MMAs of warpgroups read 16-bit elements in either order", "passes/gpu_layout/mma_operands.py `computed_order`", f"tests/lang/test_dot_orders.py, {DOTS}, {KERNELS}", unit="operand", takes_room=True),
     _row("scattered-columns", "gpu", "loads a number for each column of an MMA's result once, and exchanges them, where they lie apart in memory", "the load is not volatile; it is used as rows of tiles alone", "passes/gpu_layout/anchors.py `_is_scattered`", f"{DOTS}, {KERNELS}", unit="load", takes_room=True),
+    _row("fma-in-place", "gpu", "lets FMAs of dots read operands from the buffers that their loads fill, so that copies run ahead as for MMAs", "both operands are loaded, perhaps transposed", "passes/gpu_layout/accelerate.py `_place_operands`", f"tests/filecheck/accelerate.gir, tests/unit/test_gpu_dots_by_fma.py, {KERNELS}", unit="dot", takes_room=True),
     _row(
         "ldmatrix", "gpu", "reads fragments of MMAs from shared memory by ldmatrix", "the layout has rows of 16 bytes",
         "layout/matrix_ops.py", "tests/unit/test_simt_shared.py", takes_room=True,

@@ -247,11 +247,13 @@ class Matmul(Op):
 class DotOp(Matmul, TileOp, opcode="dot"):
     """a[M,K] @ b[K,N] + acc[M,N] (leading batch dimension allowed), accumulated in the type of `acc`.
 
-    `precision` says how fp32 operands are multiplied: "tf32", "tf32x3", "ieee", "bf16x3", "bf16x6".
+    `precision` says how fp32 operands are multiplied: "tf32", "tf32x3", "ieee", "bf16x3", "bf16x6". `in_place`: a GPU
+    reads the operands of FMAs from the buffers that their loads fill, and writes them to none of its own.
     """
 
     precision: str = attr(default="ieee")
     max_imprecise: int = attr(default=0)
+    in_place: bool = attr(default=False)
 
     def tile_types(self) -> Sequence[Type]:
         return (TileType(shape_of(self.acc.type), elem_of(self.acc.type)),)

@@ -59,6 +59,17 @@ def biased(a, b, biases, out, K, B: tl.constexpr):
 
 
 @tessera.jit
+def exact(a, b, c, K, B: tl.constexpr):
+    """A product of fp32 numbers that are not rounded to tf32."""
+    rows, cols = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    acc = tl.zeros((B, B), tl.float32)
+    for k in range(0, K, B):
+        x, y = tl.load(a + rows * K + k + cols), tl.load(b + (k + rows) * B + cols)
+        acc = tl.dot(x, y, acc, input_precision="ieee")
+    tl.store(c + rows * B + cols, acc)
+
+
+@tessera.jit
 def scaled(a, b, scales, c, K, B: tl.constexpr):
     """A product with a scale for each step, which the loop loads."""
     rows, cols = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
@@ -326,6 +337,11 @@ SAMPLES = [
         lambda: [*small((64, 256), dtype=np.float16), *small((64, 256), dtype=np.int8, low=-128),
                  *small((64, 4), dtype=np.float32), np.zeros((64, 64), np.float32)],
         lambda x: [*x, 256], (1,), {"BM": 64, "BN": 64, "BK": 64}, {"num_stages": 3},
+    ),
+    Sample(
+        "exact", ("simt",), exact,
+        lambda: [*small((32, 128), (128, 32), dtype=np.float32), np.zeros((32, 32), np.float32)],
+        lambda x: [*x, 128], (1,), {"B": 32}, {"num_stages": 3, "pointer_maps": False},
     ),
     Sample(
         "counted", BOTH, counted, lambda: [*small((16, 64), (64, 16)), np.zeros((16, 16), np.float32)],

@@ -104,8 +104,11 @@ def test_sums_of_parts(precision: str, mmas: int, error: float) -> None:
 def test_ieee_stays_a_dot() -> None:
     module = compiled(matmul("fp32", "fp32", bk=16))
     assert not ops(module, "mma")
-    assert in_loop(module, "dot")[0].attrs["scratch_bytes"] >= (64 * 16 + 16 * 64) * 4
+    assert in_loop(module, "dot")[0].attrs["in_place"]
+    assert len(in_loop(module, "async_copy")) == 2
     assert product(module, np.float32, np.float32, 48) < 1e-6
+    module = compiled(matmul("fp32", "fp32", bm=128, bn=128, bk=16))
+    assert in_loop(module, "dot")[0].attrs["scratch_bytes"] >= 2 * 128 * 16 * 4
 
 
 def test_int8() -> None:

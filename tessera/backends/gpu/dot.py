@@ -222,7 +222,10 @@ class _Operands:
     def __init__(self, fl: FunctionLowering, op: DotOp, depth: int):
         self.names: list[list[str]] = []
         self._pending: list[list[tuple[int, int]]] = []  # (first k, group), latest first
-        self._readers: list[Reader] = []
+        self._readers: list[Reader | None] = []
+        if op.in_place:
+            self._in_place(fl, op, depth)
+            return
         start: int = op.attrs["scratch"]
         matrix = fl.target.facts().has_stmatrix
         for index, v in enumerate((op.a, op.b)):
@@ -232,19 +235,37 @@ class _Operands:
             place = fixed_place(fl, start)
             write(fl, elem, store, place, fl.get(v), warp_owner(fl, held))
             start += dot_area(v.type)
-            self._readers.append(Reader(fl, elem, load, place))
-            self._pending.append(_by_depth(load, depth))
-            self.names.append([""] * wanted.size("register"))
+            reader = Reader(fl, elem, load, place)
+            self._readers.append(reader)
+            self._expect(reader, depth, wanted.size("register"))
         fl.target.barrier(fl.w)
+
+    def _in_place(self, fl: FunctionLowering, op: DotOp, depth: int) -> None:
+        """Read from the buffers that loads filled, unless an operand has been read already."""
+        for index, v in enumerate((op.a, op.b)):
+            if v.type.layout != fma_operand(op.result.type.layout, depth, index):
+                raise InternalError("an operand of a dot is not where its FMAs read it", loc=op.loc)
+            reader: Reader | None = fl.deferred.pop(v, None)
+            self._readers.append(reader)
+            if reader is not None:
+                self._expect(reader, depth, v.type.layout.size("register"))
+            else:
+                self._pending.append([])
+                self.names.append(list(fl.get(v)))
+
+    def _expect(self, reader: Reader, depth: int, count: int) -> None:
+        self._pending.append(_by_depth(reader, depth))
+        self.names.append([""] * count)
 
     def advance(self, k: int) -> None:
         """Read all groups that begin at `k`."""
         for names, pending, reader in zip(self.names, self._pending, self._readers, strict=True):
-            while pending and pending[-1][0] <= k:
+            while reader is not None and pending and pending[-1][0] <= k:
                 reader.group(pending.pop()[1], names)
 
 
-def _by_depth(load: VectorAccess, depth: int) -> list[tuple[int, int]]:
+def _by_depth(reader: Reader, depth: int) -> list[tuple[int, int]]:
     """Return (lowest k, number) of each group, the first to read last. The low bits of a register index are its k."""
-    order = [(min(r & (depth - 1) for r in g.registers), i) for i, g in enumerate(load.groups)]
+    numbers = range(len(reader.access.groups))
+    order = [(min(r & (depth - 1) for r in reader.registers(i)), i) for i in numbers]
     return sorted(order, reverse=True)

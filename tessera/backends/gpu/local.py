@@ -16,7 +16,7 @@ from tessera.backends.gpu.target import Access
 from tessera.backends.gpu.types import memory_bits
 from tessera.backends.gpu.writer import split
 from tessera.errors import InternalError
-from tessera.ir import Effect, Value
+from tessera.ir import Effect, Op, Value
 from tessera.layout import LinearLayout, OffsetMap, images, offset_map
 from tessera.layout.matrix_ops import union
 from tessera.passes.gpu_loops.streams import is_zero
@@ -68,7 +68,7 @@ def can_wait(op: ops.LocalLoadOp) -> bool:
     No op in between may touch shared memory, since the buffer may be dead by then.
     """
     users = [u for u in op.result.users() if not isinstance(u, ops.MbarrierArriveOp)]
-    if len(users) != 1 or not isinstance(users[0], ops.MmaOp) or users[0].a is users[0].b:
+    if len(users) != 1 or not _reads_pieces(users[0]):
         return False
     following = op.next
     while following is not None and following is not users[0]:
@@ -77,6 +77,12 @@ def can_wait(op: ops.LocalLoadOp) -> bool:
             return False
         following = following.next
     return following is not None
+
+
+def _reads_pieces(op: Op) -> bool:
+    if isinstance(op, ops.DotOp):
+        return op.in_place
+    return isinstance(op, ops.MmaOp) and op.a is not op.b
 
 
 @lowers(ops.LocalStoreOp)

@@ -29,6 +29,7 @@ from tessera.ir.applications import apply
 from tessera.layout import LinearLayout, mma_acc, mma_operand
 from tessera.passes.gpu_facts import GpuFacts, MmaRow
 from tessera.passes.gpu_layout.mma_operands import (
+    Orders,
     drop_unused,
     inverse,
     loop_between,
@@ -38,7 +39,7 @@ from tessera.passes.gpu_layout.mma_operands import (
     shared_view,
     source_of,
 )  # fmt: skip
-from tessera.passes.gpu_layout.rules import is_pointwise
+from tessera.passes.gpu_layout.rules import fma_acc, fma_operand, is_pointwise
 from tessera.passes.gpu_layout.warpgroup import use_warpgroups
 from tessera.passes.neutral.loops import const
 
@@ -46,6 +47,9 @@ from tessera.passes.neutral.loops import const
 # all MMAs in the loop leave room for it.
 HELD_OPERAND_REGISTERS = 32
 HELD_WITH_RESULTS = 128  # the same together with the registers of the MMA's results
+# Up to so many results of a thread FMAs read operands from where they were loaded. For more results a thread would hold
+# four columns of many rows: 255 registers in place of 206 for 128x256.
+FEW_RESULTS = 32
 TF32_MASK = -(1 << 13)  # the bits of an fp32 number that tf32 keeps
 SPLIT_MMAS = {  # parts of a times parts of b, smallest first
     "tf32x3": ((1, 0), (0, 1), (0, 0)),
@@ -127,6 +131,7 @@ def accelerate(module: Module, facts: GpuFacts) -> None:
             choice = choose(op, facts)
             if choice is None or not apply("mma", op):
                 _prepare_fma(op)
+                _place_operands(op, num_warps, facts.warp_size)
             else:
                 _Acceleration(op, choice, num_warps, op in chained).run()
 
@@ -162,6 +167,39 @@ def _prepare_fma(op: ops.DotOp) -> None:
             op.set_operand(
                 i, builder.emit(ops.CastOp(v, results=[with_elem(v.type, elem_of(op.acc.type))]))
             )
+
+
+def _place_operands(op: ops.DotOp, num_warps: int, lanes: int) -> None:
+    """Let FMAs read operands that are loaded from the shared memory that the loads fill, as MMAs do: copies then run
+    ahead, and nothing goes through registers to scratch memory."""
+    found = [source_of(v) for v in (op.a, op.b)]
+    if op.acc.type.numel > FEW_RESULTS * lanes * num_warps:
+        return
+    if not all(isinstance(source.op, ops.TileLoad) for source, _ in found) or not apply(
+        "fma-in-place", op
+    ):
+        return
+    acc, depth = fma_acc(shape_of(op.acc.type), num_warps, lanes), shape_of(op.a.type)[-1]
+    values = [op.a, op.b]
+    for index, (source, orders) in enumerate(found):
+        layout = fma_operand(acc, depth, index)
+        view = _buffer(source, orders, layout)
+        read = ops.LocalLoadOp(view, results=[values[index].type.with_layout(layout)])
+        op.set_operand(index, Builder.before_op(op).emit(read))
+    op.in_place = True
+    for v in values:
+        drop_unused(v)
+
+
+def _buffer(source: Value, orders: Orders, layout: LinearLayout) -> Value:
+    """Return a view of the shared memory that a load fills, which is read in `layout`."""
+    loaded: Any = source.op
+    reader = layout
+    for order in orders:
+        reader = reader.trans(inverse(order))
+    rotatable = isinstance(loaded, ops.LoadOp)  # the TMA unit only has its own swizzles
+    place = shared_layout(loaded.result.type, memory_order(loaded), reader, rotatable)
+    return shared_view(loaded, orders, place)
 
 
 class _Acceleration:
@@ -219,12 +257,7 @@ class _Acceleration:
         result = v.type.with_layout(layout)
         if not isinstance(loaded, ops.TileLoad):
             return self.builder.emit(ops.ConvertLayoutOp(v, results=[result]))
-        reader = layout
-        for order in orders:
-            reader = reader.trans(inverse(order))
-        rotatable = isinstance(loaded, ops.LoadOp)  # the TMA unit only has its own swizzles
-        place = shared_layout(source.type, memory_order(loaded), reader, rotatable)
-        view = shared_view(loaded, orders, place)
+        view = _buffer(source, orders, layout)
         reg32 = layout.size("register") * v.type.elem.storage_bits // 32
         loop = loop_between(self.op, loaded)
         if (

@@ -267,8 +267,12 @@ class Assignment:
         elif isinstance(op, ops.ReduceOp | ops.ScanOp):
             self._operands(op, (self.anchors.inputs.get(op) or combine_input(self.anchors, op))[1])
         elif isinstance(op, ops.DotOp):
-            for i, v in enumerate((op.a, op.b)):  # the lowering reads them from its scratch
-                op.set_operand(i, self.at(v, self._anywhere(v)))
+            for i, v in enumerate((op.a, op.b)):  # else the lowering reads them from its scratch
+                if op.in_place:
+                    wanted = rules.fma_operand(op.result.type.layout, shape_of(op.a.type)[-1], i)
+                else:
+                    wanted = self._anywhere(v)
+                op.set_operand(i, self.at(v, wanted))
             op.set_operand(2, self.at(op.acc, op.result.type.layout))
         elif isinstance(op, ops.ConvertLayoutOp):
             new = self.at(op.x, op.result.type.layout)
