@@ -33,6 +33,11 @@ ROWS = (
 )  # fmt: skip
 SIZES = (1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 23)
 ROUNDS = 15
+AVX2_RIVAL = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
 
 
 def functions(torch: Any) -> Iterator[Case]:
@@ -74,6 +79,8 @@ def rows_of(torch: Any, m: int, n: int) -> list[Case]:
         ("cumulative sum", lambda: kernels.cumulative_sum[grid](x, out, n, B=block), lambda: x.cumsum(1), out),
         ("column sums", lambda: kernels.column_sum[parts](x, column, m, n, BM=32, BN=128),
          lambda: x.sum(0), column),
+        ("cumulative max", lambda: kernels.cumulative_maximum[grid](x, out, n, B=block),
+         lambda: x.cummax(1)[0], out),
         ("transposed copy", lambda: kernels.transpose[tiles](x, turned, m, n, BM=64, BN=64),
          lambda: x.t().contiguous(), turned),
     ]  # fmt: skip
@@ -81,7 +88,7 @@ def rows_of(torch: Any, m: int, n: int) -> list[Case]:
 
 
 def orders(torch: Any) -> Iterator[Case]:
-    for n in (64, 256, 1024):
+    for n in (64, 256, 1024, 4096):
         x, out, few = torch.randn(512, n), torch.empty(512, n), torch.empty(512, 16)
         ours = lambda x=x, o=out, n=n: kernels.sort_rows[(512,)](x, o, n)  # noqa: E731
         yield "sort", f"512x{n}", ours, lambda x=x: x.sort(1)[0], out
@@ -96,6 +103,21 @@ def places(torch: Any) -> Iterator[Case]:
     yield "histogram", "2^20", ours, lambda: torch.bincount(x, minlength=256), counts
     for n in (16, 64, 256, 1000):
         yield from rows_at_places(torch, n)
+    for cells in (100, 100_000):
+        yield from elements_at_places(torch, 1 << 18, cells)
+
+
+def elements_at_places(torch: Any, n: int, cells: int) -> Iterator[Case]:
+    x, index = torch.randn(n), torch.randint(0, cells, (n,))
+    sums, more = torch.zeros(cells), torch.zeros(cells)
+    ours: Call = lambda: kernels.scatter[(tessera.cdiv(n, 1024),)](x, index, sums, n, B=1024)  # noqa: E731
+    yield (
+        "scattered elements",
+        f"{n} to {cells}",
+        ours,
+        lambda: more.scatter_add_(0, index, x),
+        None,
+    )
 
 
 def rows_at_places(torch: Any, n: int) -> Iterator[Case]:
@@ -144,6 +166,27 @@ def windows(torch: Any) -> Iterator[Case]:
     )
 
 
+def planes(torch: Any) -> Iterator[Case]:
+    """Pooling and convolutions of images."""
+    functional = torch.nn.functional
+    x, out = torch.randn(64, 112, 112), torch.empty(64, 110, 110)
+    ours: Call = lambda: kernels.average_pool[(64, 110)](x, out, 112, 112, B=128)  # noqa: E731
+    yield "average pooling", "64x112x112", ours, lambda: functional.avg_pool2d(x, 3, 1), out
+    for images, c, m, size in ((4, 32, 32, 58), (4, 64, 64, 30), (1, 16, 64, 114)):
+        y, w = torch.randn(images, c, size, size), torch.randn(m, c, 3, 3)
+        found = torch.empty(images, m, size - 2, size - 2)
+        block = tessera.next_power_of_2(size - 2)
+
+        def convolved(y: Any = y, w: Any = w, found: Any = found, block: int = block) -> Any:
+            grid = (found.shape[0], found.shape[2])
+            return kernels.convolve_planes[grid](
+                y, w, found, y.shape[1], y.shape[2], y.shape[3], found.shape[1], B=block
+            )
+
+        theirs = lambda y=y, w=w: functional.conv2d(y, w)  # noqa: E731
+        yield "convolution of 3x3", f"{images}x{c}x{size}x{size} to {m}", convolved, theirs, found
+
+
 def measure(case: Case, rep: float, clock: Callable[[], float]) -> Row:
     name, shape, *programs, result = case
 
@@ -182,6 +225,8 @@ def main() -> None:
     if args.processor_time and args.threads > 1:
         parser.error("--processor-time adds up what threads compute: give --threads 1")
     keep_freed_memory()
+    if os.environ.get("TESSERA_CPU") == "avx2":  # torch gets the same instructions
+        os.environ |= AVX2_RIVAL
     import torch
 
     torch.manual_seed(0)
@@ -195,7 +240,7 @@ def main() -> None:
         "level": os.environ.get("TESSERA_CPU", "native"),
     }
     found: list[Row] = []
-    for group in (functions, rows, orders, places, windows):
+    for group in (functions, rows, orders, places, windows, planes):
         for case in group(torch):
             if re.search(args.only, f"{case[0]} {case[1]}"):
                 found.append(measure(case, args.rep, clock))
@@ -203,7 +248,7 @@ def main() -> None:
                 error = f"{row.deviations['tessera']:.0e}" if row.deviations else "-"
                 times = (f"{row.times[who] * 1e3:10.1f}" for who in ("tessera", "torch"))
                 print(
-                    f"{row.name:18}{row.shape:12}{error:>7}",
+                    f"{row.name:19}{row.shape:20}{error:>7}",
                     *times,
                     f"{row.ratios['torch']:7.2f}",
                     flush=True,

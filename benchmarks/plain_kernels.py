@@ -158,3 +158,54 @@ def max_pool(x, out, H, W, B: tl.constexpr):
             place = plane * H * W + (2 * row + i) * W + 2 * at + j
             v = tl.maximum(v, tl.load(x + place, mask=inside, other=-float("inf")))
     tl.store(out + (plane * (H // 2) + row) * (W // 2) + at, v, mask=inside)
+
+
+@tessera.jit
+def scatter(x, places, out, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    v = tl.load(x + at, mask=at < n)
+    tl.atomic_add(out + tl.load(places + at, mask=at < n), v, mask=at < n)
+
+
+@tessera.jit
+def largest(a, b):
+    return tl.maximum(a, b)
+
+
+@tessera.jit
+def cumulative_maximum(x, out, n, B: tl.constexpr):
+    row, at = tl.program_id(0) * n, tl.arange(0, B)
+    inside = at < n
+    v = tl.load(x + row + at, mask=inside, other=-float("inf"))
+    tl.store(out + row + at, tl.associative_scan(v, 0, largest), mask=inside)
+
+
+@tessera.jit
+def average_pool(x, out, H, W, B: tl.constexpr):
+    """Windows of 3x3, one element apart, without padding."""
+    plane, row, at = tl.program_id(0), tl.program_id(1), tl.arange(0, B)
+    inside = at < W - 2
+    total = tl.zeros([B], tl.float32)
+    for i in tl.static_range(3):
+        for j in tl.static_range(3):
+            place = plane * H * W + (row + i) * W + at + j
+            total += tl.load(x + place, mask=inside, other=0.0)
+    tl.store(out + (plane * (H - 2) + row) * (W - 2) + at, total / 9, mask=inside)
+
+
+@tessera.jit
+def convolve_planes(
+    x, w, out, C: tl.constexpr, H, W, M: tl.constexpr, B: tl.constexpr
+):  # fmt: skip
+    """A 3x3 convolution of C channels to M, without padding: one row of an image and all of its results a program."""
+    image, row = tl.program_id(0), tl.program_id(1)
+    to, at, channels = tl.arange(0, M), tl.arange(0, B), tl.arange(0, C)
+    inside = at < W - 2
+    total = tl.zeros([M, B], tl.float32)
+    for i in tl.static_range(3):
+        for j in tl.static_range(3):
+            weights = tl.load(w + (to[:, None] * C + channels[None, :]) * 9 + i * 3 + j)
+            place = ((image * C + channels[:, None]) * H + row + i) * W + at[None, :] + j
+            total = tl.dot(weights, tl.load(x + place, mask=inside[None, :], other=0.0), total)
+    place = ((image * M + to[:, None]) * (H - 2) + row) * (W - 2) + at[None, :]
+    tl.store(out + place, total, mask=inside[None, :])

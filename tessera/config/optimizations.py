@@ -280,6 +280,10 @@ _GPU = (
 
 _CPU = (
     _row(
+        "exchange-partners", "cpu", "reads the other element of each pair where it lies, not by the exclusive or of both: sorts, `topk`, `flip`",
+        "an exclusive or of all elements along an axis of two, and of one of them", "backends/cpu/exchange_partners.py `_axis_of_pairs`", f"tests/filecheck/exchange-partners.tir, tests/lang/test_order.py, {KERNELS}", unit="op",
+    ),
+    _row(
         "narrow-accumulators", "cpu", "carries through a loop what is left of a tile after the reduction that alone uses it",
         "both combine by one associative op; the tile starts neutral", "backends/cpu/narrow_accumulators.py `_reduction`",
         f"tests/lang/test_reductions.py, {KERNELS}", unit="loop",

@@ -210,6 +210,12 @@ def increased(x, n, B: tl.constexpr):
 
 
 @tessera.jit
+def ordered(x, out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(out + at, tl.sort(tl.load(x + at)))
+
+
+@tessera.jit
 def summed(x, out, n, B: tl.constexpr):
     at = tl.arange(0, B)
     tl.atomic_add(out + at, tl.load(x + tl.program_id(0) * n + at, at < n), at < n)
@@ -380,6 +386,9 @@ SAMPLES = [
     ),
     Sample(
         "increased", BOTH, increased, lambda: small((1000,), dtype=np.float32), lambda x: [*x, 1000], (2,), {"B": 512}
+    ),
+    Sample(
+        "ordered", ("cpu",), ordered, lambda: small((64,), (64,), dtype=np.float32), list, (1,), {"N": 64}
     ),
     Sample(
         "summed", ("cpu",), summed, lambda: small((4, 40), (40,), dtype=np.float32), lambda x: [*x, 40], (4,), {"B": 64}

@@ -19,7 +19,7 @@ from tessera.backends.cpu.fusion import (
     prepare,
 )
 from tessera.backends.cpu.llvm_text import lane_type, scalar_type
-from tessera.backends.cpu.loops import each, nest, scalar_nest
+from tessera.backends.cpu.loops import each, nest, scalar_nest, single_nest
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering, executes, make
 from tessera.backends.cpu.memory import load_at, store_at
 from tessera.backends.cpu.values import Point, Val, is_unit
@@ -160,7 +160,7 @@ def _plain(lo: Lowering, op: AtomicRmwOp, at: Point, mask: Val | None) -> Val:
 
 # Nanoseconds of an element on a Zen 4 (scattered sums in benchmarks/cpu_plain.py): by an atomic instruction; plainly,
 # in vectors and one by one; of a load or store, and of another instruction on vectors.
-ATOMIC_NS, VECTOR_NS, SINGLE_NS, ACCESS_NS, STEP_NS = 3.0, 0.2, 0.9, 0.1, 0.03
+ATOMIC_NS, VECTOR_NS, SINGLE_NS, ACCESS_NS, STEP_NS = 3.0, 0.2, 0.5, 0.1, 0.03
 _COUNTED = (AtomicRmwOp, LoadOp, StoreOp, ProgramIdOp, NumProgramsOp, ReturnOp)
 
 
@@ -231,7 +231,7 @@ def _each_element(
             lo.to_buffer(out, at, old)
 
     def plainly() -> None:
-        plan = scalar_nest(shape) if dimension is None else nest(lo, shape, dimension)
+        plan = single_nest(shape) if dimension is None else nest(lo, shape, dimension)
         emit(lo, plan, vectors, all_values, mask=mask)
 
     def atomically() -> None:

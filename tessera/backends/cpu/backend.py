@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_options
+from tessera.backends.cpu.exchange_partners import exchange_partners
 from tessera.backends.cpu.function import lower_module
 from tessera.backends.cpu.host import prints_in_order
 from tessera.backends.cpu.induction import scalarise_inductions
@@ -35,6 +36,7 @@ def cpu_pipeline(checked: bool = False, traced: bool = False) -> list[Pass]:
     return [
         lower_descriptor_rows,
         *neutral_pipeline(),
+        exchange_partners,
         narrow_accumulators,  # tiles that need not be carried at all
         scalarise_inductions,  # after LICM, which shows what is invariant in a loop
         *CLEAN_UP,

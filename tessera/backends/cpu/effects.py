@@ -20,7 +20,7 @@ from tessera.backends.cpu.fusion import (
 )
 from tessera.backends.cpu.lazy_ops import lane_by_lane
 from tessera.backends.cpu.llvm_text import scalar_type
-from tessera.backends.cpu.loops import UNROLL, Nest, each, nest, scalar_nest
+from tessera.backends.cpu.loops import UNROLL, Nest, each, nest, scalar_nest, single_nest
 from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make
 from tessera.backends.cpu.memory import dummy, load_at, store_at
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val
@@ -263,7 +263,6 @@ def _histogram(lo: Lowering, op: Any) -> None:
         old = em.here(f"load i32, ptr {where}, align 4")
         em.stmt(f"store i32 {em.here(f'add i32 {old}, 1')}, ptr {where}, align 4")
 
-    each(lo, scalar_nest(shape_of(op.x.type)), body)
-    finish_memo_buffers(lo)
+    run(lo, single_nest(shape_of(op.x.type)), body, values)
     out.version = lo.new_version()
     lo.keep(op.result, out)

@@ -18,6 +18,7 @@ from math import inf
 
 from tessera.backends.cpu import remarks
 from tessera.backends.cpu.aliases import may_fuse
+from tessera.backends.cpu.exchange_partners import takes_partners
 from tessera.backends.cpu.loops import Nest, Prefix, Strips, each, nest, prefix_masks
 from tessera.backends.cpu.lowering import EVALUATORS, Buffer, Lowering
 from tessera.backends.cpu.transpose import Convert, transposed_dimension, transposed_fill
@@ -195,8 +196,7 @@ def emit(
     mask: Value | None = None,
 ) -> None:
     """Emit a nest as `run` does; it is one of several that fill the same memoised buffers."""
-    values = list(values)
-    plan = repeated(lo, plan, values)
+    plan = repeated(lo, plan, values := list(values))
     masks = masks_of(lo, values, plan)
     ends = [p for p in masks if mask is not None and p in prefix_masks(lo, mask, plan.group[0])]
     if lo.memo_buffers or not ends or not apply("mask-ends", ends[0].compare):
@@ -279,7 +279,7 @@ def _decide(
     lo: Lowering, v: Value, direct: bool, top: bool, position: int, sink: Op | None, keep_top: bool
 ) -> None:
     op = v.op
-    if isinstance(op, tile.GatherOp):
+    if isinstance(op, tile.GatherOp) and not takes_partners(op):
         materialise(lo, op.x, sink)
     if isinstance(op, tile.ReshapeOp) and lo.lazy(op.x) and _moves_lanes(op):
         materialise(lo, op.x, sink)

@@ -6,6 +6,7 @@ from typing import Any
 
 from tessera.backends.cpu import arith as vector
 from tessera.backends.cpu.affine import constant, elementwise, is_index
+from tessera.backends.cpu.exchange_partners import takes_partners
 from tessera.backends.cpu.llvm_text import memory_type, scalar_type
 from tessera.backends.cpu.lowering import Buffer, Lowering, evaluates
 from tessera.backends.cpu.values import Coord, Point, Val, is_unit, point
@@ -120,8 +121,19 @@ def _split(lo: Lowering, op: Any, at: Point, index: int) -> Val:
     return lo.value(op.x, Point((*at.coords, Coord(index, (), None, 2)), at.lanes))
 
 
+def _beside(at: Point, axis: int) -> Point:
+    """Return the point whose index along an axis of two elements is the other one."""
+    c = at.coords[axis]
+    terms = tuple((name, -factor) for name, factor in c.terms)
+    pattern = None if c.pattern is None else tuple(-p for p in c.pattern)
+    other = Coord(1 - c.base, terms, pattern, 2)
+    return point((*at.coords[:axis], other, *at.coords[axis + 1 :]), at.lanes)
+
+
 @evaluates(tile.GatherOp)
 def _gather(lo: Lowering, op: Any, at: Point, index: int) -> Val:
+    if takes_partners(op):
+        return lo.value(op.x, _beside(at, op.axis))
     buffer = lo.buffers[op.x]
     element = memory_type(buffer.elem)
     chosen = lo.value(op.index, at)

@@ -94,8 +94,14 @@ def nest(lo: Lowering, shape: tuple[int, ...], along: int | None = None, lanes: 
 
 
 def scalar_nest(shape: tuple[int, ...]) -> Nest:
-    """Return a nest without vectors, for one element after another."""
+    """Return a nest without vectors, for one element after another, which nothing is split off or unrolled."""
     return Nest(shape, tuple(range(len(shape))), (), 1)
+
+
+def single_nest(shape: tuple[int, ...]) -> Nest:
+    """Return a nest for one element after another, along the last dimension in a loop as of vectors of one lane."""
+    last = len(shape) - 1
+    return Nest(shape, tuple(range(last)), (last,), 1)
 
 
 def _divisor(size: int, most: int) -> int:

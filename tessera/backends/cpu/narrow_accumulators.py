@@ -57,18 +57,26 @@ def _reduction(loop: ForOp, result: Value) -> ReduceOp | None:
     if len(arg.uses) != 1 or arg not in update.operands or len(update.result.uses) != 1:
         return None
     return (
-        user if _combines_by(user, update) and _neutral(loop.inits[result.index], update) else None
+        user
+        if _combines_alike(user, update) and _neutral(loop.inits[result.index], update)
+        else None
     )
 
 
-def _combines_by(reduction: ReduceOp, update: Binary) -> bool:
-    """Whether the region is just the loop's operation on its two arguments."""
+def _combines_alike(reduction: ReduceOp, update: Binary) -> bool:
+    first = reduction.combine.first
+    return (
+        combines_by(reduction, type(update)) and first is not None and first.attrs == update.attrs
+    )
+
+
+def combines_by(reduction: ReduceOp, kind: type[Op]) -> bool:
+    """Whether the region is just one operation, of class `kind`, on its two arguments."""
     first = reduction.combine.first
     end = reduction.combine.terminator
     return (
         first is not None
-        and type(first) is type(update)
-        and first.attrs == update.attrs
+        and type(first) is kind
         and set(first.operands) == set(reduction.combine.args)
         and list(end.operands) == first.results
     )
