@@ -10,9 +10,12 @@ import difflib
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
+from types import TracebackType
 
 from tessera.tools.commands import COMMANDS
 
+RUN = str(Path(__file__).parent / "compat/run.py")
 HELP = ("-h", "--help", "help")
 
 
@@ -65,7 +68,20 @@ def main(args: list[str]) -> int:
 
 def entry() -> int:
     """The console script."""
+    sys.excepthook = _of_program
     return main(sys.argv[1:])
+
+
+def _of_program(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
+    """Show an error of a program that a command runs as Python would: without the frames that started it."""
+    inner = tb
+    while inner is not None and inner.tb_frame.f_code.co_filename != RUN:
+        inner = inner.tb_next
+    while inner is not None and inner.tb_frame.f_code.co_filename in (RUN, "<frozen runpy>"):
+        inner = inner.tb_next
+    if inner is not None:
+        tb = error.__traceback__ = inner
+    sys.__excepthook__(kind, error, tb)
 
 
 if __name__ == "__main__":

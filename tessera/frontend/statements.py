@@ -123,7 +123,7 @@ def _check_assignable(fe: FrontEnd, value: object, node: ast.stmt | ast.expr) ->
     x = value.value if isinstance(value, constexpr) else value
     if isinstance(x, str) or (callable(x) and not isinstance(x, (dtype, type))):
         raise TypeMismatch(
-            f"cannot convert {x!r} of type {type(x).__name__} to tensor", loc=fe.loc(node),
+            f"cannot convert {getattr(x, '__name__', repr(x))} of type {type(x).__name__} to tensor", loc=fe.loc(node),
             help="annotate the name: `x: tl.constexpr = ...`",
         )  # fmt: skip
 

@@ -87,6 +87,12 @@ class ArgumentBinder:
         )
 
 
+def bare(signature: inspect.Signature) -> str:
+    """Return a signature without its types, for `help` and other places where names and defaults suffice."""
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return str(inspect.Signature(parameters))
+
+
 class Builtin(ByName):
     """An operation that only a kernel can call. `impl` is set by the front end's registry."""
 
@@ -121,7 +127,7 @@ class Builtin(ByName):
         raise KernelOnly(name=self.__name__)
 
     def __repr__(self) -> str:
-        return f"<builtin {self.__name__}>"
+        return f"<builtin {self.__name__}{bare(self.signature)}>"
 
 
 def builtin(stub: Function, /) -> Function:

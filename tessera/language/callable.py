@@ -12,7 +12,7 @@ from types import CellType, FunctionType, ModuleType
 from typing import Any, TypeVar, cast
 
 from tessera.errors import ChangedGlobal, ConflictingGlobal, HostOnly, LaunchError, NotAFunction
-from tessera.language.builtin import ArgumentBinder, Builtin
+from tessera.language.builtin import ArgumentBinder, Builtin, bare
 from tessera.language.by_name import ByName
 from tessera.language.captures import Found, fingerprint, is_constant, of_known_package, told
 from tessera.language.parameters import KernelParam
@@ -350,6 +350,9 @@ class LibraryFunction(JITCallable):
 
     def __init__(self, fn: Callable[..., Any], **options: Any):
         super().__init__(fn, lazy=True, **options)
+
+    def __repr__(self) -> str:
+        return f"<function {self.__name__}{bare(inspect.signature(self.fn))} of the language>"
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -128,7 +128,12 @@ def _reports(seen: Launches, wanted: str, target: GPUTarget | None) -> Iterator[
         except TesseraError as error:
             print(f"tessera: {one.kernel.name} cannot be explained: {error}", file=sys.stderr)
             continue
-        report.notes.append(f"the program launched it {one.launches} times like this")
+        how = "once" if one.launches == 1 else f"{one.launches} times"
+        report.notes.append(f"the program launched it {how} like this")
+        if one.launches == 1 and seconds is not None:
+            report.notes.append(
+                "a first launch starts threads and finds nothing in caches: its time is no measure"
+            )
         yield report
 
 

@@ -56,6 +56,24 @@ def test_every_command_is_there_and_has_help(name: str, capsys: pytest.CaptureFi
     assert f"`tessera {name}" in (ROOT / "docs/commands.md").read_text("utf-8")
 
 
+def test_errors_of_programs_are_shown_without_the_runner(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text("def f():\n    import missing_module\n\n\nf()\n")
+    for command in ("run", "explain", "profile"):
+        ran = subprocess.run(
+            [sys.executable, "-m", "tessera", command, str(script)],
+            capture_output=True, text=True, check=False, cwd=ROOT,
+        )  # fmt: skip
+        assert ran.returncode == 1
+        frames = [x.split(", ")[1:] for x in ran.stderr.splitlines() if x.startswith("  File")]
+        assert frames == [["line 5", "in <module>"], ["line 2", "in f"]], ran.stderr
+    ran = subprocess.run(
+        [sys.executable, "-m", "tessera", "run", str(tmp_path / "none.py")],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert "FileNotFoundError" in ran.stderr or "No such file" in ran.stderr
+
+
 def test_as_a_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     ran = subprocess.run(
         [sys.executable, "-m", "tessera", "--help"], capture_output=True, check=False

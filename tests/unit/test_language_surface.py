@@ -89,3 +89,10 @@ def test_dtype_names():
     assert tl.TRITON_MAX_TENSOR_NUMEL == 1048576
     assert tl.block_type(tl.float32, [16, 8]).numel == 128
     assert tl.core.constexpr(tl.float32) == tl.float32
+
+
+def test_help_shows_the_parameters():
+    assert repr(tl.load).startswith("<builtin load(pointer, mask=None, other=None, ")
+    assert repr(tl.sum) == (
+        "<function sum(input, axis=None, keep_dims=False, dtype=None) of the language>"
+    )
