@@ -66,14 +66,14 @@ def test_many_registers_less_must_not_spill(spilled: int, is_kept: bool) -> None
     ("threads", "shared", "ctas"), [(32, 6144, [16, 12]), (64, 18432, [8, 6]), (32, 17000, [12])]
 )
 def test_sixteen_warps_of_small_blocks(threads: int, shared: int, ctas: list[int]) -> None:
-    """What spills with 128 registers is tried with a block more, as in other kernels."""
-    smaller = replace(FREE, cubin=b"smaller", registers=128)
+    """Where more than a few registers spill with so many blocks, fewer are tried."""
+    smaller = replace(FREE, cubin=b"smaller", registers=128, spill_stores=8)
     texts, kept = tried(ptx(threads), 184, shared, smaller)
     assert texts == [ptx(threads, ctas[0])]
     assert kept is smaller
-    texts, kept = tried(ptx(threads), 184, shared, replace(smaller, spill_stores=8))
+    texts, kept = tried(ptx(threads), 184, shared, replace(smaller, spill_stores=24))
     assert texts == [ptx(threads, n) for n in ctas]
-    assert kept.spill_stores == 8  # as one block more may
+    assert kept.registers == 184
 
 
 def test_too_few_registers_are_no_error() -> None:

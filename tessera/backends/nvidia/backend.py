@@ -58,7 +58,7 @@ SPILLING_THREADS, SPILLING = 1024, 0.03
 # The share of the registers that ptxas takes without a limit; with this many it mostly spills nothing (tools/fit).
 NEARLY = 0.85
 SPARING = 0.8  # the same where nothing at all may spill
-# The same for CTAs of one or two warps, which hide little latency: an SM is to hold 16 warps of them.
+# The same for CTAs of one or two warps, which hide little latency: an SM is to hold 16 or 12 warps of them.
 SMALL_CTA, SPARING_SMALL = 64, 0.65
 OLDEST = 80  # the first compute capability, times ten, that is supported
 MAP_BYTES = 128  # bytes of a CUtensorMap
@@ -284,7 +284,8 @@ def raise_occupancy(
     most = facts.ctas_that_fit(shared)
     tries = {ctas + 1: SPARING}
     if threads <= SMALL_CTA:
-        tries = {min(most, RESIDENT_THREADS[-1] // threads): SPARING_SMALL} | tries
+        small = [min(most, n // threads) for n in FEWER_THREADS[-2:]]
+        tries = dict.fromkeys(small, SPARING_SMALL) | tries
     for wanted, share in tries.items():
         fewer = facts.register_file // (threads * wanted) // REGISTER_GRAIN * REGISTER_GRAIN
         if not ctas < wanted <= most or fewer < share * done.registers:
@@ -295,7 +296,8 @@ def raise_occupancy(
             found = again(with_ctas(ptx, threads, wanted))
         except PTXASError:  # there are too few registers for so many CTAs
             continue
-        spilled = FEW_BYTES if fewer >= NEARLY * done.registers else 0
+        few = threads <= SMALL_CTA or fewer >= NEARLY * done.registers
+        spilled = FEW_BYTES if few else 0
         if found.spill_stores <= spilled and not found.warnings:
             return found
     return done
