@@ -37,11 +37,11 @@ def trace_begin_(
 
 @evaluate(trace.TraceRecordOp)
 def trace_record_(
-    m: Machine, op: trace.TraceRecordOp, place: np.ndarray, mask: np.ndarray, count: np.ndarray
+    m: Machine, op: trace.TraceRecordOp, place: np.ndarray, slot: np.ndarray, *clock: np.ndarray
 ) -> tuple[()]:
-    low = _now(m) & ((1 << trace.TRACE_CLOCK_BITS) - 1)
-    slot = trace.TRACE_HEADER + (int(count) & int(mask)) + op.index
-    _store(m, place, slot, op.event << trace.TRACE_CLOCK_BITS | low)
+    low = int(clock[0]) & 0xFFFFFFFF if clock else _now(m) & ((1 << trace.TRACE_CLOCK_BITS) - 1)
+    word = op.event << trace.TRACE_CLOCK_BITS | low
+    _store(m, place, trace.TRACE_HEADER + int(slot) + op.index, word)
     return ()
 
 

@@ -10,7 +10,7 @@ from tessera.ops.arith import Elementwise
 
 __all__ = ["GridDependencyOp", "InlineAsmOp", "SpecialRegisterOp", "VolatileAsmOp"]
 
-REGISTERS = {"globaltimer": int64, "smid": int32}
+REGISTERS = {"globaltimer": int64, "smid": int32, "clock": int32}
 DEPENDENCIES = ("wait", "launch_dependents")
 
 
@@ -36,7 +36,8 @@ class VolatileAsmOp(Op, opcode="volatile_asm", effects=Effect.READ | Effect.WRIT
 
 
 class SpecialRegisterOp(Op, opcode="special_register", effects=Effect.READ | Effect.WRITE):
-    """The current value of a register: "globaltimer" (int64, nanoseconds) or "smid" (int32)."""
+    """The current value of a register: "globaltimer" (int64, nanoseconds), "smid" (int32) or "clock" (int32, the low
+    half of the SM's; traced builds only)."""
 
     name: str = attr()
 

@@ -1,8 +1,8 @@
 """Defines the ops of traced builds, which record when a warp passes the boundaries of stages (docs/profiling.md).
 
-Each warp has a *place* in the launch's buffer of 64-bit words: a header, and a ring of records behind it. The count of
-records is advanced after a *run* of them, so that those of a run have constant offsets from its first one; behind the
-ring there is room for the rest of a run that begins at its end.
+Each warp has a *place* in the launch's buffer of 64-bit words: a header, and a ring of records behind it. The count
+and the slot in the ring are advanced after a *run* of records, so that those of a run have constant offsets from its
+first one; behind the ring there is room for the rest of a run that begins at its end.
 
     0  tag of the build (high half) and SM, or the thread on a CPU    4  count of records, stored at the end
     1  clock at the start                                             5  clock at the end
@@ -65,18 +65,19 @@ class TraceBeginOp(Diagnostic, opcode="trace_begin", effects=Effect.WRITE):
 
 
 class TraceRecordOp(Diagnostic, opcode="trace_record", effects=Effect.WRITE):
-    """Store record number `index` of a run, which begins at record `count` & `mask` of the ring in `place`: the clock
-    now, and `event`."""
+    """Store record number `index` of a run, which begins at record `slot` of the ring in `place`: `event`, and `clock`
+    (int32, the low half), by default the one of now."""
 
     place: Value = operand()
-    mask: Value = operand()
-    count: Value = operand()
+    slot: Value = operand()
+    clock: Value | None = operand(optional=True)
     event: int = attr()
     index: int = attr(default=0)
 
     def verify(self) -> None:
         _require_place(self, self.place)
-        require(self.count.type == int32, self, "the count is not int32")
+        require(self.slot.type == int32, self, "the slot is not int32")
+        require(self.clock is None or self.clock.type == int32, self, "the clock is not int32")
         require(0 <= self.index < TRACE_RUN, self, f"the run has more than {TRACE_RUN} records")
         require(0 <= self.event < TRACE_EVENTS, self, "the event does not fit 16 bits")
 

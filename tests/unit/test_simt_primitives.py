@@ -176,6 +176,7 @@ def test_places() -> None:
     assert (lanes.named("cta_rank") == 0).all() and (lanes.named("smid") == 0).all()
     first, second = lanes.named("globaltimer"), lanes.named("globaltimer")
     assert (second > first).all()
+    assert (lanes.named("clock") == lanes.m.clock + lanes.m.number - lanes.m.segment).all()
     assert (lanes.named("elect") == (np.arange(THREADS) % 32 == 0)).all()
 
 
@@ -781,11 +782,14 @@ def test_records_of_a_trace() -> None:
     place[32] = buffer.ctypes.data
     lanes(p.trace_begin(77), place)
     for count in range(3):
-        lanes(p.trace_record(3 + count, count % 2), place, place + np.uint64(8 * (count // 2)))
+        clock = np.full(THREADS, -count, np.int32)
+        run = place + np.uint64(8 * (count // 2))
+        lanes(p.trace_record(3 + count, count % 2), place, run, clock)
     lanes.named("trace_end", place, 3)
     assert buffer[0] >> 32 == 77
     assert buffer[4] == 3
     events = buffer[TRACE_HEADER : TRACE_HEADER + 3] >> TRACE_CLOCK_BITS
+    assert buffer[TRACE_HEADER + 1] & (1 << TRACE_CLOCK_BITS) - 1 == 0xFFFFFFFE
     assert [*events] == [3, 5, 0]  # the run of the third record began where the second one was
     assert not buffer[TRACE_HEADER + 2 :].any()
 

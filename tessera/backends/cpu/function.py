@@ -31,7 +31,7 @@ from tessera.backends.cpu.row_prefetch import plan_row_prefetch
 from tessera.backends.cpu.slots import Slot, write_slots
 from tessera.backends.cpu.target import CpuFacts
 from tessera.backends.cpu.values import Val, power_in
-from tessera.dtypes import dtype, int1, int32, int64, pointer_type
+from tessera.dtypes import dtype, int1, int32, pointer_type
 from tessera.errors import CompilationError
 from tessera.ir import Effect, Module, Op, TileType, Value, elem_of, shape_of
 
@@ -288,8 +288,10 @@ def _special_register(lo: Lowering, op: ops.SpecialRegisterOp) -> None:
     """Read the monotonic clock in nanoseconds, or for `smid` the thread's number in place of an SM's."""
     if op.name == "smid":
         lo.scalars[op.result] = make(int32, 1, lo.em.here(_context_field(lo, 3)))
-    else:
-        lo.scalars[op.result] = make(int64, 1, trace.clock(lo))
+        return
+    now = trace.clock(lo)
+    low = lo.em.here(f"trunc i64 {now} to i32") if op.name == "clock" else now
+    lo.scalars[op.result] = make(op.result.type, 1, low)
 
 
 @executes(ops.GridDependencyOp)

@@ -57,11 +57,11 @@ def _begin(lo: Lowering, op: TraceBeginOp) -> None:
 
 @executes(TraceRecordOp)
 def _record(lo: Lowering, op: TraceRecordOp) -> None:
-    em, place, count = lo.em, lo.scalar_text(op.place), lo.scalar_text(op.count)
+    em, place = lo.em, lo.scalar_text(op.place)
     with em.branch(_begun(lo, place)):
         low = em.here(f"and i64 {clock(lo)}, {(1 << TRACE_CLOCK_BITS) - 1}")
         word = em.here(f"or i64 {low}, {op.event << TRACE_CLOCK_BITS}")
-        slot = em.here(f"zext i32 {em.here(f'and i32 {count}, {lo.scalar_text(op.mask)}')} to i64")
+        slot = em.here(f"zext i32 {lo.scalar_text(op.slot)} to i64")
         _store(lo, place, em.here(f"add i64 {slot}, {TRACE_HEADER + op.index}"), word)
 
 

@@ -42,9 +42,10 @@ def _cta(fl: FunctionLowering) -> str:
 @lowers(TraceRecordOp)
 def _record(fl: FunctionLowering, op: TraceRecordOp) -> None:
     w, place = fl.w, fl.scalar(op.place)
-    slot = w.pure(f"and i32 {fl.scalar(op.count)}, {fl.scalar(op.mask)}")
-    run = w.gep(place, w.pure(f"shl i64 {w.pure(f'zext i32 {slot} to i64')}, 3"), 0)
-    p.trace_record(op.event, op.index).emit(w, [place, run])
+    slot = w.pure(f"zext i32 {fl.scalar(op.slot)} to i64")
+    run = w.gep(place, w.pure(f"shl i64 {slot}, 3"), 0)
+    clock = fl.scalar(op.clock) if op.clock is not None else fl.target.special_register(w, "clock")
+    p.trace_record(op.event, op.index).emit(w, [place, run, clock])
 
 
 @lowers(TraceEndOp)

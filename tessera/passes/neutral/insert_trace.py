@@ -62,14 +62,14 @@ def insert_trace(module: Module, cpu: bool = False) -> None:
     """Record the clock where a warp goes on to another activity.
 
     Takes: finished IR, after the last pass that moves, merges or removes ops.
-    Gives: `trace_begin`, `trace_record` and `trace_end` in each role; the kernel takes three more arguments (the
-        buffer, the mask of a ring's records, the number of CTAs to record); attributes `trace` (what each event is) and
-        `trace_tag`.
+    Gives: `trace_begin`, `trace_record` (on a GPU with a clock that was read before) and `trace_end` in each role; the
+        kernel takes three more arguments (the buffer, the mask of a ring's records, the number of CTAs to record);
+        attributes `trace` (what each event is) and `trace_tag`.
     Needs: any target, in traced builds: `kernel.trace[grid](…)`, or the option `instrumentation_mode="trace"`.
     Raises: nothing.
     Example: `walked` of tests/filecheck/insert-trace.gir
-        for; async_wait; mul; store → trace_begin; for; trace_record; async_wait; trace_record; mul; add; trace_record;
-        store
+        for; async_wait; mul; store → trace_begin; for; special_register; async_wait; special_register; trace_record;
+        mul; trace_record; add; and; special_register; store; trace_record
     Compare: Proton's intra-kernel profiler, whose records the kernel's author places.
     """
     kernel = next(f for f in module.body if isinstance(f, ops.FuncOp) and f.kernel)
@@ -105,7 +105,9 @@ def _roles(module: Module, kernel: ops.FuncOp) -> list[tuple[str, Block, int]]:
 @dataclass
 class _Role(Carrying):
     """Places the records of one role. `now`: the activity of the latest record, None if it is not known; `phase`: of
-    the innermost loop around; `run`: records since the count was advanced."""
+    the innermost loop around; `run`: records since the count was advanced. The state is the count and the slot of the
+    ring that the run begins at. On a GPU a record is stored behind the next reading of the clock (`unstored`: event,
+    clock, index), so that no warp waits for what it has just read."""
 
     role: str
     arguments: list[Value]
@@ -114,11 +116,13 @@ class _Role(Carrying):
     now: str | None = None
     phase: tuple[str, int] = ("", 0)
     run: int = 0
+    unstored: tuple[int, Value, int] | None = None
 
     def trace(self, block: Block, first: int, warps: int) -> ops.TraceBeginOp:
         b = Builder.at_start(block)
         begin = b.insert(ops.TraceBeginOp(*self.arguments, warp=first, warps=warps, tag=1))
-        (count,) = self.block(block, [const32(b, 0)], begin)
+        zero = const32(b, 0)
+        count, _ = self.block(block, [zero, zero], begin)
         Builder.before_op(block.terminator).insert(ops.TraceEndOp(begin.result, count))
         return begin
 
@@ -148,36 +152,52 @@ class _Role(Carrying):
                     ahead = passed < len(loops)
                     phase = ("prologue", loops[passed]) if ahead else ("epilogue", loops[-1])
                 event = Event(self.role, *phase, activity, _line(op))
-                state = [self._record(first or op, event, state[0])]
+                state = self._record(first or op, event, state)
             first = None
-        return [self._advanced(block.terminator, state[0])]
+        return self._advanced(block.terminator, state)
 
     def _inside(self, op: Op, state: list[Value], phase: tuple[str, int]) -> list[Value]:
         before, self.phase, self.now = self.phase, phase, None
-        state = self.through(op, [self._advanced(op, state[0])])
+        state = self.through(op, self._advanced(op, state))
         self.phase, self.now = before, None
         return state
 
-    def _record(self, op: Op, label: Event, count: Value) -> Value:
+    def _record(self, op: Op, label: Event, state: list[Value]) -> list[Value]:
         number = len(self.events)
         self.events.append(label)
         if self.run == ops.TRACE_RUN:
-            count = self._advanced(op, count)
+            state = self._advanced(op, state)
         event = min(number, ops.TRACE_EVENTS - 1)
-        record = ops.TraceRecordOp(
-            self.place, self.arguments[1], count, event=event, index=self.run
-        )
-        Builder.before_op(op).insert(record)
+        if self.cpu:
+            self._store(op, state, event, None, self.run)
+        else:
+            clock = Builder.before_op(op).emit(ops.SpecialRegisterOp(name="clock"))
+            self._stored(op, state)
+            self.unstored = event, clock, self.run
         self.run += 1
-        return count
+        return state
 
-    def _advanced(self, op: Op, count: Value) -> Value:
-        """Return the count after the records of the run, which ends in front of `op`."""
+    def _store(
+        self, op: Op, state: list[Value], event: int, clock: Value | None, index: int
+    ) -> None:
+        record = ops.TraceRecordOp(self.place, state[1], clock, event=event, index=index)
+        Builder.before_op(op).insert(record)
+
+    def _stored(self, op: Op, state: list[Value]) -> None:
+        """Store the record whose clock was read last."""
+        if self.unstored is not None:
+            self._store(op, state, *self.unstored)
+            self.unstored = None
+
+    def _advanced(self, op: Op, state: list[Value]) -> list[Value]:
+        """Return the count and the slot after the records of the run, which ends in front of `op`."""
         if not self.run:
-            return count
+            return state
+        self._stored(op, state)
         b, run = Builder.before_op(op), self.run
         self.run = 0
-        return b.emit(arith.AddOp(count, const32(b, run)))
+        count, slot = (b.emit(arith.AddOp(v, const32(b, run))) for v in state)
+        return [count, b.emit(arith.AndOp(slot, self.arguments[1]))]
 
     def _enters(self, op: Op) -> bool:
         """Whether there are records inside an op with regions."""

@@ -48,6 +48,7 @@ row(
     machine=_place("time"),
 )  # fmt: skip
 row("smid", (), "i32", "mov.u32 $0, %smid;", "=r", pure=False, machine=_place("smid"))
+row("clock", (), "i32", "mov.u32 $0, %clock;", "=r,~{memory}", pure=False, machine=_place("clock"))
 
 # --- exchange ---------------------------------------------------------------------------------------------------
 SHUFFLE = ("i32", "i32", "i32", "i32")  # members, value, lane or mask, clamp

@@ -41,16 +41,16 @@ def trace_record(event: int, index: int) -> Primitive:
     """Store record number `index` of the run whose first one is at `run` behind the header, where there is a place."""
     offset = _FIRST + 8 * index
     text = (
-        "{ .reg .pred p; .reg .b32 c, e; setp.ne.u64 p, $0, 0; mov.u32 c, %clock; "
-        f"mov.b32 e, {event << _HIGH}; @p st.global.v2.b32 [$1 + {offset}], {{c, e}}; }}"
+        f"{{ .reg .pred p; .reg .b32 e; setp.ne.u64 p, $0, 0; mov.b32 e, {event << _HIGH}; "
+        f"@p st.global.v2.b32 [$1 + {offset}], {{$2, e}}; }}"
     )
 
-    def meaning(m: Machine, place: Lanes, run: Lanes) -> None:
-        word = (m.place("clock") & np.uint64(0xFFFFFFFF)) | np.uint64(event << TRACE_CLOCK_BITS)
+    def meaning(m: Machine, place: Lanes, run: Lanes, clock: Lanes) -> None:
+        word = clock.astype(np.uint32) | np.uint64(event << TRACE_CLOCK_BITS)
         m.store("global", run + np.uint64(offset), word[:, None], 8, m.on & (place != 0))
 
-    operands = (_PLACE, _PLACE)
-    return Primitive("trace_record", operands, "void", text, "l,l,~{memory}", False, meaning, True)
+    operands, letters = (_PLACE, _PLACE, "i32"), "l,l,r,~{memory}"
+    return Primitive("trace_record", operands, "void", text, letters, False, meaning, True)
 
 
 def _end(m: Machine, place: Lanes, count: Lanes) -> None:
