@@ -208,10 +208,7 @@ _GPU = (
         "ldmatrix", "gpu", "reads fragments of MMAs from shared memory by ldmatrix", "the layout has rows of 16 bytes",
         "layout/matrix_ops.py", "tests/unit/test_simt_shared.py", takes_room=True,
     ),
-    _row(
-        "stmatrix", "gpu", "writes fragments of MMAs to shared memory by stmatrix", "the layout has rows of 16 bytes",
-        "layout/matrix_ops.py", "tests/unit/test_simt_shared.py", takes_room=True,
-    ),
+    _row("stmatrix", "gpu", "writes fragments of MMAs to shared memory by stmatrix", "the layout has rows of 16 bytes", "layout/matrix_ops.py", "tests/unit/test_simt_shared.py", takes_room=True),
     _row(
         "prefetch", "gpu", "streams loads of loops without MMAs through rings of each thread's own", "addresses are pure; no store of the loop writes what is loaded", "passes/gpu_loops/private.py `_is_simple`, `_no_alias`", f"tests/unit/test_gpu_passes_prefetch.py, {KERNELS}", unit="loop", takes_room=True,
     ),
@@ -236,6 +233,7 @@ _GPU = (
     _row(
         "register-prefetch", "gpu", "loads an iteration ahead what loops with MMAs read besides operands", "addresses are pure; the loop writes through other arguments", "passes/gpu_loops/registers.py `_written`, `_may_run_ahead`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
     ),
+    _row("shared-prefetch", "gpu", "copies to rings what loops with MMAs read besides operands where registers are too few to carry it", "as register-prefetch; threads copy whole vectors", "passes/gpu_loops/streams.py `may_be_buffered`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True),
     _row(
         "mma-across-iterations", "gpu", "lets MMAs that only add up run on into the next iteration", "only the next MMA reads a sum; operands come through rings", "passes/gpu_loops/chains.py `accumulating`", DOTS, unit="loop", takes_room=True,
     ),

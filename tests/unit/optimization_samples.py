@@ -93,6 +93,17 @@ def dequantised(a, b, scales, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.c
 
 
 @tessera.jit
+def doubled_operand(a, b, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """An operand that the loop computes, beside sums that take most registers."""
+    rows, cols, ks = tl.arange(0, BM)[:, None], tl.arange(0, BN)[None, :], tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rows * K + k + ks[None, :]) * 2
+        acc += tl.maximum(tl.dot(x, tl.load(b + (k + ks)[:, None] * BN + cols)), -9.0)
+    tl.store(c + rows * BN + cols, acc)
+
+
+@tessera.jit
 def counted(a, b, c, K, B: tl.constexpr):
     """A `while` that counts, a loop to unroll, sums that are scaled."""
     rows, cols = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
@@ -348,6 +359,11 @@ SAMPLES = [
         "exact", ("simt",), exact,
         lambda: [*small((32, 128), (128, 32), dtype=np.float32), np.zeros((32, 32), np.float32)],
         lambda x: [*x, 128], (1,), {"B": 32}, {"num_stages": 3, "pointer_maps": False},
+    ),
+    Sample(
+        "doubled operand", ("simt",), doubled_operand,
+        lambda: [*small((64, 128), (128, 256)), np.zeros((64, 256), np.float32)], lambda x: [*x, 128], (1,),
+        {"BM": 64, "BN": 256, "BK": 64}, {"num_warps": 4, "num_stages": 2, "pointer_maps": False},
     ),
     Sample(
         "counted", BOTH, counted, lambda: [*small((16, 64), (64, 16)), np.zeros((16, 16), np.float32)],

@@ -215,14 +215,23 @@ def _is_scattered(h: Anchors, op: ops.TileLoad) -> bool:
     loop = op.parent_op()
     if not isinstance(op, ops.LoadOp) or not isinstance(loop, ops.ForOp):
         return False
-    wide = [user for user in op.result.users() if isinstance(user, ops.ExpandDimsOp)]
     size: int = op.result.type.numel
-    if not wide or any(user.axis != 0 for user in wide) or _columns(loop, size) < MANY_COLUMNS:
+    if not _becomes_rows(op.result) or _columns(loop, size) < MANY_COLUMNS:
         return False
     if h.axis is None:
         h.axis = AxisAnalysis(function_of(op))
     facts = h.axis.facts(op.ptr)
     return max(facts.contiguity[0], facts.constancy[0]) == 1 and apply("scattered-columns", op)
+
+
+def _becomes_rows(v: Value) -> bool:
+    """Whether a slice, after element-wise work, is used as rows of larger tiles alone."""
+    users = v.users()
+    return bool(users) and all(
+        user.axis == 0 if isinstance(user, ops.ExpandDimsOp) else _becomes_rows(user.results[0])
+        for user in users
+        if user.results
+    )
 
 
 def _columns(loop: ops.ForOp, size: int) -> int:

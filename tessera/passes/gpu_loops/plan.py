@@ -17,16 +17,24 @@ from tessera.analysis.scratch import scratch_bytes
 from tessera.ir import Builder, Module, Op, pass_
 from tessera.ir.applications import apply
 from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_layout.anchors import bytes_of
 from tessera.passes.gpu_loops.chains import overlapping, run_on, schedule_late
 from tessera.passes.gpu_loops.choices import Looked
 from tessera.passes.gpu_loops.registers import early_loads, run_early
-from tessera.passes.gpu_loops.streams import Stream, stream_of, write_copies
+from tessera.passes.gpu_loops.streams import (
+    Stream,
+    may_be_buffered,
+    stream_of,
+    through_buffer,
+    write_copies,
+)
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
 
 # Registers of MMAs up to which the last MMA of a chain may be shifted by an iteration (tools/fit).
 CHAINED_REG32 = 208
 # Registers of an iteration's results from which warpgroups play ping-pong (tools/fit).
 PING_PONG_REG32 = 128
+CTAS = 2  # on an SM, of which one computes while another one waits
 PART_BITS = 256  # of K in one instruction of an MMA
 
 
@@ -55,9 +63,9 @@ def schedule_loops(module: Module, facts: GpuFacts) -> None:
         for loop in loops:
             assert axis is not None
             wanted = loop.num_stages or default
-            early = early_loads(loop, axis, facts)
+            early, large = early_loads(loop, axis, facts)
             if loop.main_stage is None:
-                _Plan(loop, axis, facts, wanted, module.attrs["num_warps"], early).write()
+                _Plan(loop, axis, facts, wanted, module.attrs["num_warps"], early, large).write()
             if early:
                 run_early(loop, early)
 
@@ -72,16 +80,14 @@ class _Plan:
     wanted: int
     num_warps: int
     early: list[ops.LoadOp]
+    large: list[ops.LoadOp]  # for which there are no registers
 
     def write(self) -> None:
         loop, facts = self.loop, self.facts
         if any(map(waits_for_others, loop.walk())):
             return
-        streams = [
-            s
-            for op in loop.body
-            if (s := stream_of(op, loop, self.axis, facts, self.early)) is not None
-        ]
+        self._buffer_large()
+        streams = self._streams()
         rings: set[Op] = {s.alloc for s in streams}
         running, shifted = overlapping(loop, rings, CHAINED_REG32)
         slots, lag = self._slots(streams, bool(running), bool(shifted))
@@ -101,6 +107,24 @@ class _Plan:
         elif running and lag:
             run_on(loop, running)
             self._copy_within(running[-1], streams)
+
+    def _streams(self) -> list[Stream]:
+        loop, early = self.loop, self.early
+        found = [stream_of(op, loop, self.axis, self.facts, early) for op in loop.body]
+        return [s for s in found if s is not None]
+
+    def _buffer_large(self) -> None:
+        """Put buffers behind loads that a loop waits for in each iteration, as registers are too few to carry them. A
+        second CTA on an SM hides as much, and keeps its room."""
+        axis, facts, streams = self.axis, self.facts, self._streams()
+        found = [op for op in self.large if may_be_buffered(op, self.loop, axis, facts)]
+        copied, beside = sum(s.bytes for s in streams), self._beside(streams)
+        used = [beside + self.wanted * copied]
+        used.append(used[0] + self.wanted * sum(bytes_of(op.result) for op in found))
+        before, after = map(facts.ctas_that_fit, used)
+        if found and after >= min(CTAS, max(1, before)) and apply("shared-prefetch", self.loop):
+            for op in found:
+                through_buffer(op, axis, facts)
 
     def _slots(self, streams: list[Stream], running: bool, shifts: bool) -> tuple[int, bool]:
         """Return the number of buffers: as many as are wanted and fit, or 1 if there is nothing to do; and whether

@@ -18,17 +18,22 @@ from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.loop_times import NONE
 from tessera.analysis.provenance import argument_of
 from tessera.dtypes import int1, pointer_type
-from tessera.ir import Builder, Effect, Module, SharedType, TileType, Value, pass_
+from tessera.ir import Effect, Module, TileType, Value, pass_
 from tessera.ir.applications import apply
 from tessera.layout import LinearLayout
-from tessera.ops import ForOp, FuncOp, LoadOp, LocalAllocOp, LocalLoadOp, Matmul, StoreOp
+from tessera.ops import ForOp, FuncOp, LoadOp, Matmul, StoreOp
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_layout.coalesce import access_width
+from tessera.passes.gpu_layout.anchors import bytes_of
 from tessera.passes.gpu_loops.choices import Looked
 from tessera.passes.gpu_loops.short import version_short
-from tessera.passes.gpu_loops.streams import fastest_dimension, slice_of, write_copies
+from tessera.passes.gpu_loops.streams import (
+    COPY_BYTES,
+    slice_of,
+    through_buffer,
+    vector_of,
+    write_copies,
+)
 
-COPY_BYTES = 16  # by one thread: smaller copies cost more than they hide
 PROGRAMS = 2  # CTAs that must still fit on an SM
 
 
@@ -67,12 +72,12 @@ def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, warps: 
         and _no_alias(argument_of(op.ptr), written)
         and _can_run_ahead(op, loop, axis, facts)
     ]
-    size = sum(_bytes(op) for op in found)
+    size = sum(bytes_of(op.result) for op in found)
     slots = min(wanted, facts.max_shared_bytes // PROGRAMS // size) if found else 1
     if slots > 1 and apply("prefetch", loop):
         Looked(loop, facts, warps, wanted, [NONE]).note((slots, NONE), 0, size, "by each thread")
         version_short(loop)
-        copied = [(op, _through_buffer(op, axis, facts)) for op in found]
+        copied = [(op, through_buffer(op, axis, facts, private=True)) for op in found]
         write_copies(loop, copied, slots - 1, slots, "thread")
 
 
@@ -94,50 +99,14 @@ def _no_alias(base: Value | None, written: set[Value | None]) -> bool:
     return not written or not (base is None or base in written or None in written)
 
 
-def _bytes(op: LoadOp) -> int:
-    t = op.result.type
-    size = t.elem.storage_bytes
-    for n in t.shape:
-        size *= n
-    return size
-
-
 def _can_run_ahead(op: LoadOp, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> bool:
     """Whether each thread loads whole vectors that no other thread holds, from addresses that are known ahead."""
     t = op.result.type
     if op.volatile or not isinstance(t, TileType):
         return False
     layout: LinearLayout = t.layout
-    if not layout.is_bijective() or _vector(op, axis, facts) * t.elem.storage_bytes < COPY_BYTES:
+    if not layout.is_bijective() or vector_of(op, axis, facts) * t.elem.storage_bytes < COPY_BYTES:
         return False
     if t.elem is int1 or isinstance(t.elem, pointer_type):
         return False
     return slice_of([v for v in (op.ptr, op.mask, op.other) if v is not None], loop) is not None
-
-
-def _vector(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> int:
-    """Return the elements of one copy."""
-    layout: LinearLayout = op.result.type.layout
-    dim = fastest_dimension(layout)
-    rank = len(layout.shape)
-    along = layout.contiguity((dim, *[d for d in range(rank) if d != dim]))
-    return min(access_width(axis, op.ptr, op.mask, dim, facts.max_vector_bytes), along)
-
-
-def _through_buffer(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> LocalAllocOp:
-    """Put a private buffer of the threads between a load and its users; lanes are adjacent, a vector each."""
-    t = op.result.type
-    layout: LinearLayout = t.layout
-    bits = _vector(op, axis, facts).bit_length() - 1
-    registers = layout.columns("register")
-    columns = [
-        *registers[:bits], *layout.columns("lane"), *layout.columns("warp"), *registers[bits:],
-    ]  # fmt: skip
-    shared = SharedType(t.shape, t.elem, LinearLayout.packed(t.shape, {"offset": columns}))
-    after = Builder.after_op(op)
-    users = list(op.result.uses)
-    alloc = LocalAllocOp(op.result, results=[shared], names=[op.result.name], private=True)
-    found = after.emit(LocalLoadOp(after.emit(alloc), None, results=[t], names=[op.result.name]))
-    for user, number in users:
-        user.set_operand(number, found)
-    return alloc

@@ -32,17 +32,21 @@ UNKNOWN = (
 ROOM_REG32, SMALL_REG32 = 176, 4
 
 
-def early_loads(loop: ops.ForOp, axis: AxisAnalysis, facts: GpuFacts) -> list[ops.LoadOp]:
+def early_loads(
+    loop: ops.ForOp, axis: AxisAnalysis, facts: GpuFacts
+) -> tuple[list[ops.LoadOp], list[ops.LoadOp]]:
     """Return the loads of a loop with MMAs whose results are to be carried from the iteration before: all that do not
-    fill a ring, operands that are too narrow for asynchronous copies included."""
+    fill a ring, operands that are too narrow for asynchronous copies included; and those for which there are no
+    registers."""
     if not any(isinstance(op, ops.Matmul) for op in loop.body):
-        return []
+        return [], []
     if any(map(waits_for_others, loop.walk())):
-        return []  # what is loaded may be written by other programs until then
+        return [], []  # what is loaded may be written by other programs until then
     written = _written(loop)
     if written is None:
-        return []
+        return [], []
     found: list[ops.LoadOp] = []
+    large: list[ops.LoadOp] = []
     left = max(SMALL_REG32, ROOM_REG32 - used_reg32(loop))
     for op in loop.body:
         if (
@@ -54,7 +58,9 @@ def early_loads(loop: ops.ForOp, axis: AxisAnalysis, facts: GpuFacts) -> list[op
             if reg32 <= left:
                 left -= reg32
                 found.append(op)
-    return found if found and apply("register-prefetch", loop) else []
+            else:
+                large.append(op)
+    return found if found and apply("register-prefetch", loop) else [], large
 
 
 def used_reg32(loop: ops.ForOp) -> int:

@@ -6,14 +6,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tessera.analysis.axis import AxisAnalysis
-from tessera.ir import Effect, Op, SharedType, TileType, Value
+from tessera.ir import Builder, Effect, Op, SharedType, TileType, Value
 from tessera.layout import LinearLayout, offset_map
-from tessera.ops import DotOp, ForOp, LoadOp, LocalAllocOp, MmaOp
+from tessera.ops import DotOp, ForOp, LoadOp, LocalAllocOp, LocalLoadOp, MmaOp, WarpSpecializeOp
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.coalesce import access_width
 from tessera.passes.neutral.fold import constant_of
 
 MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
+COPY_BYTES = 16  # of what goes back to registers: smaller copies cost more than they hide
 
 
 @dataclass(slots=True)
@@ -107,6 +108,47 @@ def slice_of(
             ops.add(op)
             work += op.operands
     return ops, carried
+
+
+def vector_of(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> int:
+    """Return the elements of one copy."""
+    layout: LinearLayout = op.result.type.layout
+    dim = fastest_dimension(layout)
+    rank = len(layout.shape)
+    along = layout.contiguity((dim, *[d for d in range(rank) if d != dim]))
+    return min(access_width(axis, op.ptr, op.mask, dim, facts.max_vector_bytes), along)
+
+
+def may_be_buffered(op: LoadOp, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> bool:
+    """Whether threads may copy what they load to a buffer, by whole vectors, and read it there again."""
+    layout: LinearLayout = op.result.type.layout
+    if op.volatile or not layout.is_bijective() or isinstance(loop.parent_op(), WarpSpecializeOp):
+        return False
+    if vector_of(op, axis, facts) * op.result.type.elem.storage_bytes < COPY_BYTES:
+        return False
+    return op.other is None or is_zero(op.other)
+
+
+def through_buffer(
+    op: LoadOp, axis: AxisAnalysis, facts: GpuFacts, private: bool = False
+) -> LocalAllocOp:
+    """Put a buffer, in which lanes are adjacent, a vector each, between a load and its users. `private`: threads read
+    what they copied themselves, and wait for no other one."""
+    t = op.result.type
+    layout: LinearLayout = t.layout
+    bits = vector_of(op, axis, facts).bit_length() - 1
+    registers = layout.columns("register")
+    columns = [
+        *registers[:bits], *layout.columns("lane"), *layout.columns("warp"), *registers[bits:],
+    ]  # fmt: skip
+    shared = SharedType(t.shape, t.elem, LinearLayout.packed(t.shape, {"offset": columns}))
+    after = Builder.after_op(op)
+    users = list(op.result.uses)
+    alloc = LocalAllocOp(op.result, results=[shared], names=[op.result.name], private=private)
+    found = after.emit(LocalLoadOp(after.emit(alloc), None, results=[t], names=[op.result.name]))
+    for user, number in users:
+        user.set_operand(number, found)
+    return alloc
 
 
 def write_copies(
