@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -31,7 +32,7 @@ TABLE: dict[str, Pick | Several] = {
     "a_steps": STEPS, "b_steps": STEPS, "second": Pick("bare", "same"),
     "a_raw": RAW, "b_raw": RAW, "v_raw": RAW, "a_order": ORDER, "b_order": ORDER, "v_order": ORDER, "v_steps": STEPS,
     "add": Pick("plus", "arg", "minus", "scaled", "rescale", "rescale_row", "reinit", "fresh", "max", plain=0.3),
-    "link": Pick("clamp", "positive", "causal", "rowmax", "online"),
+    "link": Pick("clamp", "positive", "causal", "rowmax", "online"),  # and "exp", of OVERLAPPING
     "acc": Pick("wide", "fp16", plain=0.8), "data": Pick("exact", "normal", plain=0.5),
     "endings": Several(Pick(*ENDINGS), most=2, none=0.5),
     "out": Pick("same", "fp16", "bf16", "fp32", plain=0.5),
@@ -42,6 +43,7 @@ TABLE: dict[str, Pick | Several] = {
     "warps": Pick(4, 1, 2, 8, plain=0.3), "stages": Pick(2, 3, 1, 4, 5, 6, plain=0.2),
     "pad": Pick(0, 16, 8, 3, plain=0.6), "offset": Pick(0, 16, 1, 4, plain=0.75),
     "strides": Pick("literal", "args", plain=0.6),
+    "maps": Pick(True, False),  # whether pointers may become tensor maps; drawn for OVERLAPPING alone
 }  # fmt: skip
 LIMIT = 2**22  # multiply-adds of a kernel: the interpreter and the simulator should be quick
 
@@ -56,16 +58,49 @@ WARPGROUPS: dict[str, Pick] = {
     "a_raw": Pick("same"), "b_raw": Pick("same"), "v_raw": Pick("same"), "acc": Pick("wide"),
     "loop": Pick("for", "runtime", "while", "range", "tiles", plain=0.5), "pad": Pick(0), "offset": Pick(0),
     "mask": Pick("none", "k", "m", "all", plain=0.6), "other": Pick(0, None, plain=0.5),
+    "work": Pick("same", "wide", plain=0.6),
+}  # fmt: skip
+
+# What nearly a third has: loops whose copies run ahead and whose MMAs run on or late, and their neighbours: sums that
+# others look at, operands that are widened or computed, exponentials between two dots, scales, gates, few iterations.
+OVERLAPPING: dict[str, Pick] = WARPGROUPS | {
+    "m": Pick(64, 128, plain=0.8), "n": Pick(64, 128, 32, plain=0.7), "k": Pick(64, 128, plain=0.8),
+    "d": Pick(64, 128, plain=0.8), "type": Pick("fp16", "bf16", "fp8e5", plain=0.6),
+    "work": Pick("same", "wide", plain=0.8),
+    "dots": Pick("chain", "one", "two_b", "chain_hoisted", "three", "same", weights=(5, 6, 5, 2, 2, 1)),
+    "add": Pick("arg", "plus", "rescale_row", "scaled", "scattered", "max", weights=(10, 5, 2, 2, 2, 1)),
+    "data": Pick("exact", "normal", plain=0.8), "warps": Pick(4, 8, plain=0.8), "other": Pick(0, None, plain=0.8),
+    "link": Pick("exp", "online", "causal", "clamp", "rowmax"),
+    "b_raw": Pick("same", "i8", "fp8e5", "int4", plain=0.6), "v_raw": Pick("same", "i8", "fp8e5", plain=0.8),
+    "stages": Pick(3, 4, 2, 5, weights=(6, 7, 3, 4)), "steps": Pick(5, 3, 2, 1, 0, weights=(7, 6, 4, 2, 1)),
+    "loop": Pick("for", "runtime", "range", "tiles", "while", plain=0.4), "jump": Pick("none", "break", plain=0.95),
+    "access": Pick("index", "advance", "host", "desc", plain=0.4), "mask": Pick("none", "k", "all", plain=0.7),
+    "maps": Pick(True, False, plain=0.5), "offset": Pick(0), "pad": Pick(0, 16, plain=0.8),
 }  # fmt: skip
 
 
+BARE: Features = {"a_steps": (), "b_steps": (), "v_steps": ()}
+
+
 def draw(random: Random) -> Features:
-    while True:
-        f = features.draw(TABLE, random)
+    def any_kind() -> Features:
+        f = features.draw({k: p for k, p in TABLE.items() if k != "maps"}, random)
         if random.random() < 0.25:
-            f |= {name: pick.draw(random) for name, pick in WARPGROUPS.items()}
-            f |= {"a_steps": (), "b_steps": (), "v_steps": ()}
-        f = settle(f)
+            f |= {name: pick.draw(random) for name, pick in WARPGROUPS.items()} | BARE
+        return f
+
+    f = _quick(any_kind)
+    return f if random.random() < 0.7 else _quick(lambda: f | overlapping(random))
+
+
+def overlapping(random: Random) -> Features:
+    return {name: pick.draw(random) for name, pick in OVERLAPPING.items()} | BARE
+
+
+def _quick(drawn: Callable[[], Features]) -> Features:
+    """Features of a kernel that does not take long."""
+    while True:
+        f = settle(drawn())
         work = f["m"] * f["n"] * f["k"] * max(f["steps"], 1) * f["grid"][0] * f["grid"][1]
         if work <= LIMIT:
             return f
@@ -73,7 +108,7 @@ def draw(random: Random) -> Features:
 
 def settle(f: Features) -> Features:
     """The nearest features that have a meaning together."""
-    f = dict(f)
+    f = {"maps": True, **f}
     chain = f["dots"].startswith("chain")
     if f["type"] in ("i8", "fp8e4nv", "fp8e5"):
         f["k"] = max(f["k"], 32)
@@ -105,7 +140,7 @@ def settle(f: Features) -> Features:
         )
     if f["data"] == "normal":
         smooth(f)
-    if chain and f["add"] in ("fresh", "max", "reinit", "scaled"):
+    if chain and f["add"] in ("fresh", "max", "reinit", "scaled", "scattered"):
         f["add"] = "plus"
     if f["store"] == "atomic" and f["out"] not in ("same", "fp32"):
         f["out"] = "same"
@@ -196,9 +231,10 @@ class Dots:
         text, twin = w.twins(self.body())
         bound = tolerance(f)
         grid = (2,) if f["loop"] == "tiles" else (self.gm, self.gn)
+        maps = {} if f["maps"] else {"pointer_maps": False}
         return w.case(
             "dots", self.seed, f, text, grid=grid,
-            options={"num_warps": f["warps"], "num_stages": f["stages"]},
+            options={"num_warps": f["warps"], "num_stages": f["stages"], **maps},
             bound=bound, twin=twin if bound else "",
         )  # fmt: skip
 
@@ -296,6 +332,11 @@ class Dots:
                 high=2,
             )
             scale, total = f" * tl.load({name} + rn).to({TL[self.acc_kind]})[None, :]", total * 2
+        elif how == "scattered":  # a scale for each column and step
+            turns = max(f["steps"], 1)
+            name = w.array(f"{acc}_z_ptr", "fp16", self.ax["n"].span * turns, low=-2, high=2)
+            at, total = f"{name} + rn * {turns} + i", total * 2
+            scale = f" * tl.load({at}).to({TL[self.acc_kind]})[None, :]"
         for x, y in pairs:
             product = self.dot(x.name if isinstance(x, Operand) else x, y.name)
             w.line("body", self.joined(acc, how, product, scale, x, y))
@@ -332,6 +373,7 @@ class Dots:
         lines = {
             "clamp": [f"p = {clamp}"], "positive": [f"p = tl.where(p > 0, {one}, {zero})"],
             "causal": [f"p = tl.where(rm[:, None] >= nn[None, :], {clamp}, {zero})"],
+            "exp": [f"p = (tl.exp({clamp}.to(tl.float32)) + 0.25).to(tl.int32)", f"p = p.to({acc})"],
             "rowmax": [f"p = tl.where(p == tl.max(p, 1)[:, None], {one}, {zero})"],
             "online": [
                 f"top_new = tl.maximum(top, tl.max(p, 1){narrow})",
@@ -351,7 +393,7 @@ class Dots:
         v = self.operand("v", "nd", 0)
         if link == "online":
             f["add"] = "plus" if f["add"] in ("rescale", "rescale_row") else f["add"]
-        self.accumulate("acc", "m", "d", [("p", v)], 2 * v.bound * f["n"])
+        self.accumulate("acc", "m", "d", [("p", v)], (8 if link == "exp" else 2) * v.bound * f["n"])
 
     # --- putting it together ----------------------------------------------------------------------------------------
     def body(self) -> list[str]:

@@ -1,0 +1,60 @@
+"""Which optimisations random kernels reach: `PYTHONPATH=. python -m tests.fuzz.reach [--family dots] [--count 200]`.
+
+Kernels are compiled to LLVM IR for sm_90, and not run. An optimisation that no kernel reaches is not fuzzed."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable
+
+from tessera.config import knobs
+from tessera.ir.applications import Session
+from tessera.runtime.driver import driver
+from tests.fuzz import case, devices, families
+
+
+def applied(built: case.Case) -> Counter[str]:
+    """How often each optimisation is applied to a kernel, up to LLVM IR."""
+    found: Counter[str] = Counter()
+    commit = Session.commit
+
+    def noting(self: Session) -> None:
+        found.update(a.name for a in self.applied)
+        commit(self)
+
+    kernel = case.load_kernel(built.source)
+    driver.set_active("simt")
+    Session.commit = noting
+    try:
+        with knobs.scope():
+            knobs.compilation.always_compile = True
+            arguments = devices.Memory(built).arguments()
+            kernel.warmup(*arguments, grid=built.grid, **built.options)
+    finally:
+        Session.commit = commit
+        driver.reset_active()
+    return found
+
+
+def reached(family: str, seeds: Iterable[int]) -> Counter[str]:
+    """By how many of these kernels each optimisation is reached."""
+    total: Counter[str] = Counter()
+    for seed in seeds:
+        total.update(set(applied(families.built(family, families.drawn(family, seed), seed))))
+    return total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.reach", description=__doc__)
+    parser.add_argument("--family", default="dots")
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    found = reached(given.family, range(given.seed, given.seed + given.count))
+    for name, count in sorted(found.items(), key=lambda item: -item[1]):
+        print(f"{name:24} {count:5} of {given.count}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Random kernels reach the optimisations of loops that they are there for."""
+
+# pyright: basic
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.generators import dots
+from tests.fuzz.reach import applied, reached
+
+SEEDS = range(1, 151)
+# By how many of these kernels each is reached at least; the name of what no kernel reached said nothing for long.
+LEAST = {
+    "wgmma": 30, "warp-specialize": 30, "software-pipeline": 10, "register-prefetch": 15, "operand-order": 10,
+    "mma-chains": 8, "mma-across-iterations": 5, "mma-early-start": 4, "byte-casts": 2, "scattered-columns": 1,
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_dots_reach_the_optimisations_of_loops() -> None:
+    found = reached("dots", SEEDS)
+    assert not {name: (found[name], least) for name, least in LEAST.items() if found[name] < least}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("change", "name", "is_reached"),
+    [
+        ({}, "mma-across-iterations", True),
+        ({"add": "rescale_row"}, "mma-across-iterations", False),
+        ({"b_raw": "i8"}, "mma-across-iterations", False),
+        ({"b_raw": "i8"}, "byte-casts", True),
+        ({"b_raw": "i8", "maps": False}, "software-pipeline", True),
+        ({"dots": "two_b"}, "mma-across-iterations", True),
+        ({"dots": "chain", "link": "exp"}, "mma-chains", True),
+        ({"dots": "chain", "link": "online", "maps": False}, "mma-chains", True),
+        ({"dots": "chain", "link": "exp", "maps": False, "stages": 1}, "mma-chains", False),
+        ({"add": "scattered"}, "scattered-columns", True),
+    ],
+)
+def test_conditions_and_their_neighbours(change: dict, name: str, is_reached: bool) -> None:
+    plain = {key: pick.values[0] for key, pick in dots.OVERLAPPING.items()} | dots.BARE
+    base = {key: getattr(pick, "values", ((),))[0] for key, pick in dots.TABLE.items()} | plain
+    base |= {"dots": "one", "stages": 4, "loop": "runtime", "endings": (), **change}
+    assert (name in applied(dots.build(base, 1))) == is_reached
