@@ -95,6 +95,7 @@ IN_PASSES -= {
     "graph-split-addmm",
     "graph-drop-copies",  # as the next one of torch's graphs
     "graph-narrow-places",
+    "graph-drop-masks",
 }
 
 

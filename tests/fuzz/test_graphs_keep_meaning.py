@@ -72,7 +72,7 @@ PLANNED = (
     "graph-place-parts",
 )  # fmt: skip
 # Of torch's graphs, in tests/graph.
-OF_TORCH = ("graph-drop-copies", "graph-narrow-places", "graph-split-addmm")
+OF_TORCH = ("graph-drop-copies", "graph-narrow-places", "graph-split-addmm", "graph-drop-masks")
 # (tests/fuzz/test_convolution_layouts.py has graphs with convolutions, test_graph_halves.py those of halves,
 # tests/fuzz/test_graph_expanded.py rows that others read.)
 OTHERS = (

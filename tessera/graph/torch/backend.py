@@ -30,6 +30,7 @@ from tessera.graph.torch.host import TorchHost, current, target_of
 from tessera.graph.torch.importing import Imported, NotImported, import_graph
 from tessera.graph.torch.interpret import Interpreted
 from tessera.graph.torch.layouts import report_strides
+from tessera.graph.torch.masks import drop_known_masks
 from tessera.graph.torch.options import Options, options_of
 from tessera.graph.torch.partition import partition
 from tessera.graph.torch.records import GraphRecord, note, watched
@@ -59,6 +60,7 @@ def backend(
     for x in inputs:
         if isinstance(x, torch.Tensor):
             check_device(x.device)
+    drop_known_masks(graph)
     graphs = CudaGraphs(len(inputs)) if chosen.cuda_graphs else None
     donations = Donations()
     with keeping(graph, inputs, chosen, revived) as key:
