@@ -9,6 +9,7 @@ import pytest
 
 from tessera.dtypes import bfloat16, float32, int64
 from tessera.graph.calls.executable import machine_of
+from tessera.graph.index import IndexMap, dim
 from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.ir.interp import function_of
 from tessera.graph.ir.ops import CombiningOp, LoopOp
@@ -16,7 +17,7 @@ from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize
 from tessera.graph.planning.plan import Launch
 from tessera.graph.planning.planner import Planner
-from tessera.ir import Module, Op
+from tessera.ir import Module, Op, Value
 from tests.unit.graph_kit import HOPPER, check, fp32, module_of
 
 RNG = np.random.default_rng(0)
@@ -156,3 +157,34 @@ def test_a_product_is_stored_in_its_half_type():
     plan = Planner(function_of(module), machine_of(HOPPER)).run()
     written = [v.type.elem for step in plan.steps for v in step.writes]
     assert len(plan.steps) == 2 and written == [bfloat16, float32]
+
+
+HALF = IndexMap(6, [dim(0), dim(1), dim(2) // 2 + dim(4), dim(3) // 2 + dim(5)])
+
+
+def windows(steps: int) -> list[Launch]:
+    """The launches of sums over windows of four elements that overlap, each of which takes some steps to compute."""
+    g = GraphBuilder("graph", "cuda")
+    half = TensorType((8, 64, 32, 32), bfloat16, device="cuda")
+    given = [g.input(name, half) for name in ("x", "y", "z")]
+
+    def element(*at: Value) -> Value:
+        found, *others = (g.cast(g.load(v, *at), float32) for v in given)
+        for k in range(steps):
+            found = g.mul(g.sub(found, others[k % 2]), others[1])
+        return found
+
+    made = g.loop([8, 64, 32, 32], element)
+    share = lambda at: lambda *r: g.load_at(made, HALF, [*at, *r])
+    g.output(g.loop([8, 64, 62, 62], lambda *at: g.reduce("sum", [2, 2], share(at))))
+    steps_ = Planner(function_of(optimize(g.finish())), machine_of(HOPPER)).run().steps
+    return [step for step in steps_ if isinstance(step, Launch)]
+
+
+def test_windows_that_overlap_read_what_takes_long_to_compute():
+    """Each element would be computed sixteen times. Programs take many elements, each with its own window."""
+    assert len(windows(0)) == 1
+    apart = windows(12)
+    assert len(apart) == 2
+    programs = apart[1].code.programs
+    assert isinstance(programs, int) and programs <= 4096

@@ -91,6 +91,20 @@ def test_reductions_of_different_lengths_have_parts_of_their_own(rows: int, othe
     np.testing.assert_allclose(squares, ((y - y.mean(0)) ** 2).sum(0), rtol=1e-4)
 
 
+@pytest.mark.parametrize(("row", "launches"), [(8192, 1), (65536, 2)])
+def test_rows_that_are_loaded_at_once_stay_whole(row: int, launches: int):
+    """Of 64 programs on a GPU: of a longer one the parts save more time than another launch takes."""
+
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", fp32(64, row))
+        return g.loop([64], lambda i: g.reduce("sum", [row], lambda r: g.load(a, i, r)))
+
+    exe = compiled(optimize(module_of(build)), machine_of(HOPPER))
+    assert len(exe.plan.steps) == launches
+    x = RNG.integers(-50, 50, (64, row)).astype(np.float32)
+    np.testing.assert_array_equal(exe([x])[0], x.sum(1))
+
+
 def test_merged_sums_of_columns_keep_a_gpu_busy():
     """The gradients of the norms of queries' and keys' heads are so small that they are one loop."""
 

@@ -26,6 +26,7 @@ from tessera.ir import Block, Op, Value
 from tessera.ops import arith
 
 INNER = 100  # the number of the first index that is not of the nest itself
+SOME = 16  # values of an index whose mean counts
 Size = int | Expr
 
 
@@ -40,6 +41,15 @@ class Access:
     def stride(self, index: int) -> Expr | None:
         """Elements from one value of an index to the next; None where it is not the same everywhere."""
         return self.offset.coefficient(Dim(index))
+
+    def pace(self, index: int) -> float:
+        """Elements from one value of an index to the next; the mean of some where they differ, as in windows that
+        overlap. 0 where that depends on other indices."""
+        found = self.stride(index)
+        if found is not None:
+            return found.value or 0
+        first, last = (self.offset.subs({Dim(index): n}) for n in (0, SOME))
+        return ((last - first).value or 0) / SOME
 
 
 def index_expr(

@@ -298,8 +298,8 @@ def _outer_weight(accesses: Sequence[Access], g: Group) -> int:
 
 def _steps(accesses: Sequence[Access], g: Group) -> bool:
     """Whether loads inside of inner loops go on by a few elements along an outer axis."""
-    strides = [a.stride(g.last) for a in accesses if any(d >= INNER for d in a.offset.dims)]
-    return any(s is not None and s.value is not None and 0 < abs(s.value) <= 4 for s in strides)
+    deep = [a for a in accesses if any(d >= INNER for d in a.offset.dims)]
+    return any(0 < abs(a.pace(g.last)) <= 4 for a in deep)
 
 
 def _rows(

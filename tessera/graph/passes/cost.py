@@ -49,7 +49,8 @@ class Machine:
     and weights), and what the numbers of channels are multiples of there, as others are padded (`channels`);
     `convolutions` and `inference`: how many times as long its kernels take then, by kind, in training and else
     (layouts.py); `biases_apart`: whether it adds their biases by kernels of their own (biases.py); `few_rows`: rows of
-    the largest fp32 product that the library computes faster without its bias than with it."""
+    the largest fp32 product that the library computes faster without its bias than with it; `load`: scalar ops in
+    whose time an element is loaded that a cache holds."""
 
     bandwidth: float
     launch: float
@@ -66,6 +67,7 @@ class Machine:
     inference: Mapping[str, float] = field(default_factory=dict[str, float])
     biases_apart: bool = False
     few_rows: int = 0
+    load: int = 1
 
 
 # One for all GPUs, so that a graph is the same on each. A launch is that of a kernel among others, with what its start
@@ -77,6 +79,7 @@ GPU = Machine(
     channels_last=("fp16", "bf16"), weights_last=True, channels=8,
     convolutions={"plain": 0.82, "narrowing": 1.5, "grouped": 30.0},
     inference={"plain": 0.82, "narrowing": 0.73, "grouped": 1.36}, biases_apart=True, few_rows=128,
+    load=4,
 )  # fmt: skip
 EVENLY = {"plain": 0.9, "narrowing": 0.9, "grouped": 0.9}
 CPU = Machine(
@@ -126,14 +129,21 @@ def _is_free(op: Op) -> bool:
     )
 
 
-def weight_of(block: Block, size: SizeOf) -> int:
-    """The scalar ops of one run of a body, inner loops and all."""
+def weight_of(block: Block, size: SizeOf, load: int = 1) -> int:
+    """The scalar ops of one run of a body, inner loops and all. `load`: as how many a load counts that reads another
+    element in each iteration."""
     total = 0
     for op in block:
-        total += weight(op)
+        varies = isinstance(op, LoadOp) and any(v in block.args[-1:] for v in op.indices)
+        total += load if varies else weight(op)
         if op.regions:
-            total += extent(op, size) * sum(weight_of(b, size) for b in op.regions)
+            total += extent(op, size) * sum(weight_of(b, size, load) for b in op.regions)
     return total
+
+
+def work(loop: LoopOp, size: SizeOf, load: int = 1) -> int:
+    """The scalar ops of all of a loop."""
+    return extent(loop, size) * weight_of(loop.body, size, load)
 
 
 def extent(op: Op, size: SizeOf) -> int:

@@ -78,7 +78,8 @@ def _pays(made: LoopOp, readers: Sequence[Op], runs: int, machine: Machine, size
             return False
         more += sum(cost.bytes_of(v.type, size) for v in inputs if v not in known)
     saved = stored * (1 + len(readers)) - more
-    return weight * runs / machine.rate < saved / machine.bandwidth
+    work = cost.weight_of(made.body, size, machine.load) * runs
+    return work / machine.rate < saved / machine.bandwidth
 
 
 def element_of(loop: LoopOp, r: Value) -> LoopOp | None:

@@ -20,7 +20,7 @@ from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.facts import captured_tensors
 from tessera.graph.passes.inline import selected
 from tessera.graph.passes.reindex import permute, split
-from tessera.graph.passes.written import is_too_long
+from tessera.graph.passes.written import again, is_too_long
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ir.applications import apply
 from tessera.ops import YieldOp
@@ -344,8 +344,13 @@ class Fusion:
     def _is_faster(self, a: LoopOp, b: LoopOp, order: Sequence[int]) -> bool:
         """Whether iterations of the shared indices keep the machine busy, or are done by a part of it in the time that
         a launch and the bytes between the two take."""
+        rate, bandwidth = self.machine.rate, self.machine.bandwidth
+        repeated = again(a, b, len(order), self.machine, self.size) / rate
+        before = cost.traffic((a, b), self.size)
+        after = before - cost.traffic_between(a, b, self.size)
         if len(order) == len(a.extents) == len(b.extents):
-            return not self._would_split(a, b)
+            saved = (before - after) / bandwidth + self.machine.launch
+            return repeated <= saved and not self._would_split(a, b)
         if len(order) < len(a.extents) and cost.has_reduction(a.body):
             return False  # each element that reads it would reduce anew
         if len(order) < len(b.extents) and cost.longest_reduction(b.body, self.size) > MOST_WALKED:
@@ -354,16 +359,14 @@ class Fusion:
         if cost.goes_along(b, order):
             programs = -(-outer // COLUMNS)
         busy = min(1.0, programs / self.machine.lanes)
-        before = cost.traffic((a, b), self.size)
-        after = before - cost.traffic_between(a, b, self.size)
         if after > outer * self.machine.cache:
             after = before  # a row is read again from memory
-        bandwidth = self.machine.bandwidth
-        seconds = after / bandwidth
+        work = sum(cost.work(x, self.size, self.machine.load) for x in (a, b)) / rate
+        seconds = after / bandwidth + work + repeated
         if cost.is_pointwise(b.body):
             inner = [m for m in range(len(b.extents)) if m not in order]
             seconds += cost.gathered(b, inner) * cost.extent(b, self.size) * self.machine.gather
-        return seconds / busy <= before / bandwidth + self.machine.launch
+        return seconds / busy <= before / bandwidth + work + self.machine.launch
 
     def _would_split(self, a: LoopOp, b: LoopOp) -> bool:
         """Whether a few programs would do long reductions of both, which are split if they are apart."""

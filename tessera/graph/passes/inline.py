@@ -194,5 +194,5 @@ def _is_cheaper(
     for op in readers:
         known = set(captured_tensors(op))
         after += sum(cost.bytes_of(v.type, size) for v in inputs if v not in known)
-    work = cost.weight_of(loop.body, size) * (runs - cost.extent(loop, size))
+    work = cost.weight_of(loop.body, size, machine.load) * (runs - cost.extent(loop, size))
     return (after - before) / machine.bandwidth + work / machine.rate < machine.launch

@@ -55,6 +55,8 @@ def _parts(op: LoopOp, machine: Machine) -> int:
         return 1
     if any(depends(x, reductions) for x in reductions):
         return 1
+    if tiling.whole and tiling.inner == tiling.rank - 1 and not machine.exact:
+        return 1  # a row is loaded at once, in less time than another launch takes
     wanted = 2 * machine.lanes // programs
     if not isinstance(beside, int) or wanted <= 1:
         return 1

@@ -12,12 +12,13 @@ Steps of a scan that follow each other like this double the kernel each time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from tessera.graph.emit.tiling import MOST_UNROLLED
 from tessera.graph.index import IndexMap
 from tessera.graph.ir.ops import LoadOp, LoopOp, ReduceOp
 from tessera.graph.passes import cost
-from tessera.graph.passes.cost import SizeOf
+from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.facts import is_index
 from tessera.ir import Block, Value
 
@@ -31,6 +32,23 @@ def is_too_long(producer: LoopOp, consumer: LoopOp, size: SizeOf) -> bool:
     places = counts.places(producer.results)
     total = Counts(producer, size).total * places + counts.total
     return places > 1 and total > MOST_WRITTEN
+
+
+def again(producer: LoopOp, consumer: LoopOp, k: int, machine: Machine, size: SizeOf) -> float:
+    """The scalar ops in whose time elements of local tensors are computed once more, because the consumer, which shares
+    `k` indices, reads them at several places."""
+    total = 0.0
+    for r in producer.results:
+        loads = [x for x in r.users() if isinstance(x, LoadOp) and x.is_inside(consumer)]
+        if r.type.rank > k and loads:
+            elements = prod(map(size, r.type.shape))
+            moved = [x for x in loads if not _is_plain(x)]
+            runs = sum(cost.evaluations(x, consumer, size) for x in moved)
+            runs += elements * (len(moved) < len(loads))
+            total = max(total, runs / elements - 1)
+    if total <= 0:
+        return 0.0
+    return total * cost.work(producer, size, machine.load)
 
 
 class Counts:
