@@ -214,6 +214,24 @@ def measure(case: Case, rep: float, clock: Callable[[], float]) -> Row:
                deviations=deviations)  # fmt: skip
 
 
+def prepared(
+    parser: argparse.ArgumentParser, args: Any
+) -> tuple[Any, Callable[[], float], dict[str, Any]]:
+    """Return torch, with the threads and instructions that we have, the clock, and the settings of the results."""
+    if args.processor_time and args.threads > 1:
+        parser.error("--processor-time adds up what threads compute: give --threads 1")
+    keep_freed_memory()
+    level = os.environ.get("TESSERA_CPU", "native")
+    if level == "avx2":
+        os.environ |= AVX2_RIVAL
+    import torch
+
+    torch.manual_seed(0)
+    torch.set_num_threads(args.threads)
+    clock = time.process_time if args.processor_time else time.perf_counter
+    return torch, clock, {"threads": args.threads, "clock": clock.__name__, "level": level}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -222,23 +240,9 @@ def main() -> None:
     parser.add_argument("--processor-time", action="store_true")
     record.add_arguments(parser)
     args = parser.parse_args()
-    if args.processor_time and args.threads > 1:
-        parser.error("--processor-time adds up what threads compute: give --threads 1")
-    keep_freed_memory()
-    if os.environ.get("TESSERA_CPU") == "avx2":  # torch gets the same instructions
-        os.environ |= AVX2_RIVAL
-    import torch
-
-    torch.manual_seed(0)
-    torch.set_num_threads(args.threads)
+    torch, clock, settings = prepared(parser, args)
     knobs.runtime.num_threads = args.threads
     driver.set_active("cpu")
-    clock = time.process_time if args.processor_time else time.perf_counter
-    settings = {
-        "threads": args.threads,
-        "clock": clock.__name__,
-        "level": os.environ.get("TESSERA_CPU", "native"),
-    }
     found: list[Row] = []
     for group in (functions, rows, orders, places, windows, planes):
         for case in group(torch):

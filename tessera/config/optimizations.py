@@ -332,6 +332,10 @@ _CPU = (
         "tests/unit/test_cpu_dot.py", unit="dot",
     ),
     _row(
+        "int8-pairs", "cpu", "multiplies two bytes at a time, widened to 16 bits, by AVX2 or AVX-512", "the depth is even", "backends/cpu/dot_plan.py `_refusal`",
+        "tests/unit/test_cpu_dot.py", unit="dot",
+    ),
+    _row(
         "load-fusion", "cpu", "loads in the loop that stores, not before", "the load goes to the same addresses, or to another argument",
         "backends/cpu/aliases.py; each launch compares the arrays", "tests/unit/test_cpu_order.py", unit="load",
     ),

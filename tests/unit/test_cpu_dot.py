@@ -89,6 +89,9 @@ def test_sums_stay_in_tiles_along_k(rows):
         ("*fp32", tl.float32, "avx2", {"BM": 16},
          "dot fp32 16x64x64: in place, fma; rows 4 x 4; panels 2 x 24 + 1 x 16; A in place, B in place; "
          "B is read in place for few rows"),
+        ("*i8", tl.int32, "avx2", {},
+         "dot int32 64x64x64: prepack-k, pmaddwd; rows 16 x 4; panels 2 x 24 + 1 x 16; A converted by rows, B shared; "
+         "no amx-int8: the target lacks it, no avx512-vnni: the target lacks it"),
         ("*i8", tl.int32, "amx", {"BM": 8},
          "dot int32 8x64x64: prepack-k, avx512-vnni; rows 2 x 4; panels 1 x 64; A in place, B shared; "
          "no amx-int8: m is no multiple of 16"),
@@ -172,6 +175,22 @@ def test_products_of_programs_that_share_b(t, block):
     exact = acc is tl.int32
     agree(product, (4, 3), a, b, c, k, k, n, n, BM=bm, BN=bn, BK=bk, ACC=acc,
           rtol=0 if exact else 1e-4, atol=0 if exact else 1e-3)  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", ["avx2", "avx512"])
+@pytest.mark.parametrize("off", ["", "int8-pairs"])
+def test_bytes_are_multiplied_in_pairs(arch: str, off: str):
+    """Where there are no dots of four. The least bytes have the largest products, whose sum takes 32 bits."""
+    if lacking(arch):
+        pytest.skip(f"this machine lacks {lacking(arch)}")
+    least = [np.full(shape, -128, np.int8) for shape in ((64, 192), (192, 48))]
+    with knobs.scope():
+        knobs.cpu.isa = arch
+        for a, b in (operands(np.int8, 64, 48, 192)[:2], least):
+            c = np.zeros((64, 48), np.int32)
+            kernel = agree(product, (2, 3), a, b, c, 192, 192, 48, 48, BM=32, BN=16, BK=64, ACC=tl.int32,
+                           disable_optimizations=off)  # fmt: skip
+            assert ("vpmaddwd" in kernel.asm["asm"]) == (off == "")
 
 
 @tessera.jit

@@ -27,7 +27,14 @@ from tests.unit.optimization_samples import CASES, Sample
 stages: Any = importlib.import_module("tessera.compiler.compile")
 # What needs instructions that not every machine has, or ptxas (tests/unit/test_ptxas.py); whole-stores needs a machine
 # that has no quick stores under masks (tests/unit/test_cpu_codegen.py).
-ELSEWHERE = {"amx-tiles", "bf16-pairs", "int8-quads", "raise-occupancy", "whole-stores"}
+ELSEWHERE = {
+    "amx-tiles",
+    "bf16-pairs",
+    "int8-pairs",
+    "int8-quads",
+    "raise-occupancy",
+    "whole-stores",
+}
 # Those of graphs: tests/fuzz/test_graphs_keep_meaning.py.
 ELSEWHERE |= {name for name in OPTIMIZATIONS if name.startswith("graph-")}
 NAMES = sorted(set(OPTIMIZATIONS) - ELSEWHERE)

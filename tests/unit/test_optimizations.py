@@ -212,7 +212,7 @@ MATRIX = [  # type of the operands, what is switched off, instructions that are 
     ("bf16", "amx-tiles,bf16-pairs", "<16 x float> @llvm.fma", "dpbf16ps"),
     ("i8", "", "tdpbssd", "vpdpbusd"),
     ("i8", "amx-tiles", "vpdpbusd", "tdpbssd"),
-    ("i8", "amx-tiles,int8-quads", "mul <16 x i32>", "dpb"),
+    ("i8", "amx-tiles,int8-quads,int8-pairs", "mul <16 x i32>", "dpb"),
 ]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.target import CpuFacts
-from tessera.dtypes import FP8, bfloat16, dtype, float32, float64, int8, int32, int64
+from tessera.dtypes import FP8, bfloat16, dtype, float32, float64, int8, int16, int32, int64, uint8
 from tessera.ir import elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import DotOp
@@ -50,6 +50,7 @@ PATHS = (
     Path("amx-int8", *_INT8, feature="tiles", optimization="amx-tiles"),
     Path("avx512-bf16", *_BF16, feature="bf16_dot", optimization="bf16-pairs"),
     Path("avx512-vnni", *_INT8, feature="bytes_dot", optimization="int8-quads", bias=128),
+    Path("pmaddwd", int16, int32, 2, (int8, uint8), feature="words_dot", optimization="int8-pairs"),
 )
 
 

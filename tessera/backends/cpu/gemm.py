@@ -2,7 +2,7 @@
 
 On vectors, a block is `dot_rows` x `dot_vectors` accumulators (6 x 64 fp32 on AVX-512). Each step loads the vectors of
 one row of B and broadcasts one k group of A for each row. A k group (operands.py) may hold two bf16 or four bytes,
-which one instruction multiplies and adds.
+which one instruction multiplies and adds, or two 16-bit integers, into which bytes are widened.
 
 On the matrix unit (AMX) a block is 2 x 2 tiles of 16 x 16, fed by two tiles of A and two of B. A tile of A is 16 rows
 of 64 bytes in memory order, a tile of B 16 rows of 16 k groups of a panel. The eight tile registers have fixed
@@ -205,6 +205,8 @@ class _VectorBlock(_Block):
 
 def _multiply_add(lo: Lowering, plan: DotPlan, lanes: int, a: str, b: str, c: str) -> str:
     x, e = lo.lanes(lanes), scalar_type(plan.acc)
+    if plan.path.k_pack == 2 and plan.acc.is_int():
+        return x.op("add", e, _pairs_of_words(lo, lanes, a, b), c)
     if plan.path.k_pack == 2:
         return _add_pairs(lo, lanes, a, b, c)
     if plan.path.k_pack == 4:
@@ -220,6 +222,14 @@ def _add_pairs(lo: Lowering, lanes: int, a: str, b: str, c: str) -> str:
     a, b = (em.op(f"bitcast <{lanes} x i32> {x} to {wide}") for x in (a, b))
     name = f"llvm.x86.avx512bf16.dpbf16ps.{lanes * 32}"
     return em.call(ty, name, f"{ty} {c}", f"{wide} {a}", f"{wide} {b}")
+
+
+def _pairs_of_words(lo: Lowering, lanes: int, a: str, b: str) -> str:
+    """Return a0 * b0 + a1 * b1 for lanes that hold pairs of 16-bit integers."""
+    em, ty, wide = lo.em, f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
+    a, b = (em.op(f"bitcast {ty} {x} to {wide}") for x in (a, b))
+    name = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}[lanes]
+    return em.call(ty, f"llvm.x86.{name}", f"{wide} {a}", f"{wide} {b}")
 
 
 def add_bytes(lo: Lowering, lanes: int, a: str, b: str, c: str) -> str:

@@ -19,11 +19,12 @@ class CpuFacts:
     `dot_rows` x `dot_vectors` is the block of accumulators of the matrix microkernel. `half_convert`: fp16 conversions
     in hardware; `bf16_convert`: the same for fp32 to bf16; `edges`: special cases of floats in single instructions (x *
     2^n, minNum and maxNum, replacing special values); `bf16_dot`: dots of bf16 pairs run at twice the rate of fp32
-    ones; `bytes_dot`: there are dots of four bytes; `tiles`: a matrix unit for bf16 and bytes. `stream_bits`: the width
-    for loops that hardly compute, if not `vector_bits`. `loses_masks`: LLVM 22 drops the mask of one half of a masked
-    load wider than a register if it proves that half false: `and <8 x i1> %all, <1, 1, 1, 1, 0, 0, 0, 0>` loads eight
-    doubles, or all halves if we split it ourselves. `masked_stores`: a store under a mask takes no longer than one
-    without; on AMD's processors AVX2's takes 19 cycles, and SSE2 and NEON have none.
+    ones; `bytes_dot`: there are dots of four bytes; `words_dot`: there are dots of two 16-bit integers; `tiles`: a
+    matrix unit for bf16 and bytes. `stream_bits`: the width for loops that hardly compute, if not `vector_bits`.
+    `loses_masks`: LLVM 22 drops the mask of one half of a masked load wider than a register if it proves that half
+    false: `and <8 x i1> %all, <1, 1, 1, 1, 0, 0, 0, 0>` loads eight doubles, or all halves if we split it ourselves.
+    `masked_stores`: a store under a mask takes no longer than one without; on AMD's processors AVX2's takes 19 cycles,
+    and SSE2 and NEON have none.
     """
 
     name: str
@@ -35,6 +36,7 @@ class CpuFacts:
     edges: bool = False
     bf16_dot: bool = False
     bytes_dot: bool = False
+    words_dot: bool = False
     tiles: bool = False
     stream_bits: int = 0
     loses_masks: bool = False
@@ -55,8 +57,8 @@ class CpuFacts:
 
 
 BASELINE = CpuFacts("baseline", 128, 3, 3, False)
-AVX2 = CpuFacts("avx2", 256, 4, 3, True, loses_masks=True)
-AVX512 = CpuFacts("avx512", 512, 6, 4, True, edges=True, masked_stores=True)
+AVX2 = CpuFacts("avx2", 256, 4, 3, True, loses_masks=True, words_dot=True)
+AVX512 = CpuFacts("avx512", 512, 6, 4, True, edges=True, masked_stores=True, words_dot=True)
 AMX = replace(AVX512, name="amx", bf16_convert=True, bytes_dot=True, tiles=True)
 NEON = CpuFacts("neon", 128, 6, 4, True)
 
