@@ -65,7 +65,6 @@ REASONS: dict[str, tuple[str, str]] = {
     "triton.tools.link": ("no C sources are written ahead of time", "triton.compile"),
     "triton.experimental.gluon": ("layouts are the compiler's business here", "triton.jit with triton.language"),
     "triton.ops": ("left Triton with release 3.0", "the kernels under examples/"),
-    "triton.profiler.language": ("kernels need no records in their source", "triton.profiler.scope around launches"),
     "triton.testing.cuda_memcheck": (
         "the tool is started around a program", "compute-sanitizer python script.py"
     ),

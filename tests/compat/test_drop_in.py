@@ -84,7 +84,7 @@ def test_the_tree_of_modules(tmp_path: Path):
 def test_a_module_that_is_not_there_says_its_name(tmp_path: Path):
     """Libraries tell an optional module that is missing from an error inside of it by the exception's `name`."""
     for name in (
-        "triton.profiler.language",
+        "triton.profiler.viewer",
         "triton.language.extra.hip",
         "triton.experimental.tle.language",
     ):

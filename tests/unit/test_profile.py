@@ -265,6 +265,56 @@ def test_proton_sessions_write_trees(tmp_path: Path):
     assert about
 
 
+@pytest.mark.parametrize("data", ["tree", "trace"])
+def test_proton_looks_into_kernels(tmp_path: Path, data: str):
+    script = tmp_path / "prog.py"
+    script.write_text(
+        "import numpy as np, triton, triton.language as tl\n"
+        "import triton.profiler as proton\n"
+        "import triton.profiler.language as pl\n"
+        "pl.enable_semantic('triton')\n"
+        "@triton.jit\n"
+        "def sums(x, y, BLOCK: tl.constexpr):\n"
+        "    pl.enter_scope('all')\n"
+        "    for i in range(3):\n"
+        "        with pl.scope('row'):\n"
+        "            total = tl.sum(tl.load(x + i * BLOCK + tl.arange(0, BLOCK)))\n"
+        "        tl.store(y + i, total)\n"
+        "    pl.exit_scope('all')\n"
+        "@triton.jit\n"
+        "def copy(x, y):\n"
+        "    tl.store(y, tl.load(x))\n"
+        "x, y = np.ones((3, 16), np.float32), np.zeros(3, np.float32)\n"
+        f"session = proton.start('inside', data='{data}', backend='instrumentation', mode='default')\n"
+        "sums[(1,)](x, y, 16)\nassert (y == 16).all()\ncopy[(2,)](x, y)\n"
+        "proton.deactivate(session)\nsums[(5,)](x, y, 16)\nproton.finalize()\n"
+    )  # fmt: skip
+    subprocess.run(
+        [sys.executable, "-m", "tessera", "run", script.name],
+        cwd=tmp_path, check=True, env=_environment(),
+    )  # fmt: skip
+    if data == "tree":
+        root, about = json.loads((tmp_path / "inside.hatchet").read_text())
+        found = {k["frame"]["name"]: k["children"][0] for k in root["children"]}
+        assert {k: x["frame"]["name"] for k, x in found.items()} == {
+            "sums": "program",
+            "copy": "program",
+        }
+        counts = {x["frame"]["name"]: x["metrics"]["count"] for x in found["sums"]["children"]}
+        assert counts == {
+            "reduce (loop in line 8, line 10)": 3,
+            "store (loop in line 8, line 11)": 3,
+            "setup": 1,
+        }
+        assert all(x["metrics"]["time (ns)"] > 0 for x in found["sums"]["children"])
+        assert about
+        return
+    events = json.loads((tmp_path / "inside.chrome_trace").read_text())["traceEvents"]
+    names = [e["name"] for e in events if e.get("cat") == "program"]
+    assert names == ["setup", *["reduce", "store"] * 3, *["setup", "store"] * 2]
+    assert len({e["pid"] for e in events}) == 2  # a process for each kernel
+
+
 def _environment():
     import os
 

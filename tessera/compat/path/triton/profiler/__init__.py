@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -10,21 +11,35 @@ from typing import Any
 from tessera.compat.absent import absent
 from tessera.profiler import declared
 from tessera.profiler import profile as _profile
+from triton.profiler.instrumentation import Traces
 
 __getattr__ = absent(__name__)
 
-_sessions: dict[int, tuple[str, _profile]] = {}
+_sessions: dict[
+    int, tuple[str, _profile | Traces, str]
+] = {}  # name, what records, format of its file
+FORMATS = {"tree": "hatchet", "trace": "chrome_trace"}
+_numbers = itertools.count()
 _active: set[int] = set()
 _entered: list[AbstractContextManager[None]] = []
 
 
-def start(name: str | None = None, **options: object) -> int:
-    """Begin a session, which is active; return its number. Its result is written to NAME.hatchet ("proton" by default).
+def start(
+    name: str | None = None,
+    *,
+    data: str = "tree",
+    backend: str | None = None,
+    **options: object,
+) -> int:
+    """Begin a session, which is active; return its number. Its result is written to NAME.hatchet ("proton" by default),
+    or for `data="trace"` to NAME.chrome_trace.
 
-    `context`, `data`, `backend`, `mode` and `hook` are accepted: contexts are scopes, data a tree, and launches are
-    timed with what they declare (`launch_metadata`)."""
-    session = len(_sessions)
-    _sessions[session] = (name or "proton", _profile())
+    Launches are timed with what they declare (`launch_metadata`); for `backend="instrumentation"` kernels record what
+    their warps do instead, and the latest launch of each is kept. `context`, `mode` and `hook` are accepted: contexts
+    are scopes."""
+    session = next(_numbers)
+    recorder = Traces() if backend == "instrumentation" else _profile()
+    _sessions[session] = name or "proton", recorder, FORMATS.get(data, "hatchet")
     activate(session)
     return session
 
@@ -49,12 +64,12 @@ def deactivate(session: int | None = None, flushing: bool = False) -> None:
             _sessions[n][1].__exit__(None, None, None)
 
 
-def finalize(session: int | None = None, output_format: str = "hatchet") -> None:
+def finalize(session: int | None = None, output_format: str = "") -> None:
     """End a session, or all, and write NAME.hatchet, or a trace NAME.chrome_trace."""
     for n in _chosen(session):
         deactivate(n)
-        name, found = _sessions.pop(n)
-        found.save(f"{name}.{output_format or 'hatchet'}")
+        name, found, usual = _sessions.pop(n)
+        found.save(f"{name}.{output_format or usual}")
 
 
 class scope:
