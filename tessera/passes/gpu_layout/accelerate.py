@@ -47,9 +47,9 @@ from tessera.passes.neutral.loops import const
 # all MMAs in the loop leave room for it.
 HELD_OPERAND_REGISTERS = 32
 HELD_WITH_RESULTS = 128  # the same together with the registers of the MMA's results
-# Up to so many results of a thread FMAs read operands from where they were loaded. For more results a thread would hold
-# four columns of many rows: 255 registers in place of 206 for 128x256.
-FEW_RESULTS = 32
+# Up to so many elements of an operand FMAs read from where they were loaded. Swizzled rows have an address for each row
+# and chunk of 16 bytes, which ptxas holds: 64x64x64 by four warps spilled 330 registers.
+FEW_ELEMENTS = 128
 TF32_MASK = -(1 << 13)  # the bits of an fp32 number that tf32 keeps
 SPLIT_MMAS = {  # parts of a times parts of b, smallest first
     "tf32x3": ((1, 0), (0, 1), (0, 0)),
@@ -173,16 +173,14 @@ def _place_operands(op: ops.DotOp, num_warps: int, lanes: int) -> None:
     """Let FMAs read operands that are loaded from the shared memory that the loads fill, as MMAs do: copies then run
     ahead, and nothing goes through registers to scratch memory."""
     found = [source_of(v) for v in (op.a, op.b)]
-    if op.acc.type.numel > FEW_RESULTS * lanes * num_warps:
-        return
-    if not all(isinstance(source.op, ops.TileLoad) for source, _ in found) or not apply(
-        "fma-in-place", op
-    ):
-        return
     acc, depth = fma_acc(shape_of(op.acc.type), num_warps, lanes), shape_of(op.a.type)[-1]
+    layouts = [fma_operand(acc, depth, index) for index in (0, 1)]
+    few = all(layout.size("register") <= FEW_ELEMENTS for layout in layouts)
+    loaded = all(isinstance(source.op, ops.TileLoad) for source, _ in found)
+    if not few or not loaded or not apply("fma-in-place", op):
+        return
     values = [op.a, op.b]
-    for index, (source, orders) in enumerate(found):
-        layout = fma_operand(acc, depth, index)
+    for index, ((source, orders), layout) in enumerate(zip(found, layouts, strict=True)):
         view = _buffer(source, orders, layout)
         read = ops.LocalLoadOp(view, results=[values[index].type.with_layout(layout)])
         op.set_operand(index, Builder.before_op(op).emit(read))
