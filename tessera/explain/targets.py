@@ -15,6 +15,10 @@ PORTABLE = (
     "maxnreg",
     "enable_fp_fusion",
     "disable_optimizations",
+    "pointer_maps",  # which variant of a GPU kernel it is
+    "persistent",
+    "tensor_stores",
+    "no_alias",
 )
 
 

@@ -171,6 +171,22 @@ def simulated():
         driver.reset_active()
 
 
+def test_the_variant_that_was_compiled_is_explained(simulated) -> None:
+    n = 64
+    args = [
+        np.zeros((n, 128), np.float16),
+        np.zeros((128, n), np.float16),
+        np.zeros((n, n), np.float32),
+        128,
+    ]
+    for maps, copies in ((True, "TMA"), (False, "cp.async")):
+        compiled = product.warmup(
+            *args, n, n, 64, grid=(1,), num_warps=4, num_stages=3, pointer_maps=maps
+        )
+        report = compiled.explain(*args, grid=(1,))
+        assert [x.copies for x in report.schedule.loops] == [copies]
+
+
 # --- machine code ---------------------------------------------------------------------------------------------------
 def big_product() -> Report:
     a = np.zeros((128, 256), np.float16)
