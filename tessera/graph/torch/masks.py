@@ -35,11 +35,8 @@ def drop_known_masks(module: torch.fx.GraphModule) -> None:
     for node in graph.find_nodes(op="call_function", target=ATTENTION):
         given = {**dict(zip(PARAMETERS, node.args, strict=False)), **node.kwargs}
         mask, causal = given.get("attn_mask"), given.get("is_causal", False)
-        sizes = [x.meta.get("example_value") for x in (given["query"], given["key"])]
-        if not isinstance(mask, Node) or causal is not False or None in map(type, sizes):
-            continue
-        rows, columns = (getattr(x, "shape", (None, None))[-2] for x in sizes)
-        if not (type(rows) is type(columns) is int):
+        rows, columns = (_count(given[x]) for x in ("query", "key"))
+        if not isinstance(mask, Node) or causal is not False or rows is None or columns is None:
             continue
         key = mask, rows, columns
         if key not in kinds:
@@ -50,6 +47,13 @@ def drop_known_masks(module: torch.fx.GraphModule) -> None:
         node.args, node.kwargs = (), given
     _erase(graph, [mask for mask, _, _ in kinds])
     module.recompile()
+
+
+def _count(x: Any) -> int | None:
+    """The number of queries or keys, if it is known."""
+    value = x.meta.get("example_value") if isinstance(x, Node) else None
+    count = value.shape[-2] if isinstance(value, torch.Tensor) and value.dim() > 1 else None
+    return count if type(count) is int else None
 
 
 def kind_of_node(mask: Node, rows: int, columns: int) -> str | None:
