@@ -118,4 +118,55 @@ def test_small_tensors_and_costly_ones_are_stored(
     monkeypatch: pytest.MonkeyPatch, name: str, value: int
 ):
     monkeypatch.setattr(f"tessera.graph.passes.expanded.{name}", value)
-    assert not passed(module_of(False, False))
+    assert not passed(module_of(False, True))
+
+
+ROWS = """
+module {} {
+  func {name='f', returns=[!tensor<40x24xfp32>, !tensor<40x24xfp32>]}
+      (%table: tensor<90x24xfp32>, %places: tensor<40xi64>) {
+    %row: tensor<40x24xfp32>, %norm: tensor<40x24xfp32> = graph.loop {extents=[40]} (%i: i64) {
+      %0: i64 = graph.load %places, [%i], _, _
+      %1: tensor<24xfp32> = graph.loop {extents=[24]} (%j: i64) {
+        %2: fp32 = graph.load %table, PLACE, _, _
+        yield [%2]
+      }
+      %3: fp32 = graph.reduce {extents=[24], identities=[float('0x0.0p+0')]} (%r: i64) {
+        %4: fp32 = graph.load %1, [%r], _, _
+        yield [%4]
+      } (%a: fp32, %b: fp32) {
+        %5: fp32 = add %a, %b
+        yield [%5]
+      }
+      %6: tensor<24xfp32> = graph.loop {extents=[24]} (%k: i64) {
+        %7: fp32 = graph.load %1, [%k], _, _
+        %8: fp32 = sub %7, %3
+        yield [%8]
+      }
+      yield [%1, %6]
+    }
+    %sum: tensor<40x24xfp32> = graph.loop {extents=[40, 24]} (%l: i64, %m: i64) {
+      %9: fp32 = graph.load %row, [%l, %m], _, _ {index_map=@map<(d0, d1) -> (-d0 + 39, d1)>}
+      %10: fp32 = neg %9
+      yield [%10]
+    }
+    return [%norm, %sum]
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_rows_of_a_table_are_read_again(across: bool):
+    """A caller's table stays where it is: its rows are read where they are needed, but not elements of columns."""
+    place, shape = ("[%j, %0]", "24x90") if across else ("[%0, %j]", "90x24")
+    module = parse_module(ROWS.replace("PLACE", place).replace("90x24", shape))
+    draw = np.random.default_rng(0)
+    table = draw.standard_normal((24, 90) if across else (90, 24)).astype(np.float32)
+    places = draw.integers(0, 90, 40)
+    wanted = interpret(module, [table, places])
+    assert passed(module) != across
+    for a, b in zip(interpret(module, [table, places]), wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(compiled(module)([table, places]), wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)

@@ -3,6 +3,7 @@
 %a: (n, m, 16), %t: (n, m) = loop (i) { t[j] = f(x[i, j]); a[j, k] = exp(w[k] * t[j]) }         other rows read %a, too
 %b = loop (i) { … load %a[i, j, k] … }       →       %b = loop (i) { … exp(load w[k] * load %t[i, j]) … }
 
+So is what is read of the caller's own tensors, as rows of an embedding's table are, since these stay where they are.
 Loops that nobody else shares indices with are inlined before (inline.py); this is for a result of a loop that was fused
 with others, and whose readers were not.
 """
@@ -12,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tessera.dtypes import int64
-from tessera.graph.index import IndexMap
-from tessera.graph.ir.ops import IndexOp, LoadOp, LoopOp, yielded
+from tessera.graph.index import Dim, IndexMap
+from tessera.graph.ir.ops import IndexOp, LoadOp, LoopOp, MatmulOp, donated_arguments, yielded
 from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import cost
 from tessera.graph.passes.cost import Machine, SizeOf
@@ -52,7 +53,7 @@ def _recompute(loop: LoopOp, r: Value, machine: Machine, size: SizeOf) -> None:
     if body is None or not loads or len(loads) != len(r.uses):
         return
     readers = list(dict.fromkeys(cost.top_level(x, body) for x in loads))
-    if not all(cost.is_fusable(x) for x in readers):
+    if not all(cost.is_fusable(x) and not _ends_product(x) for x in readers):
         return
     made = element_of(loop, r)
     if made is None:
@@ -65,21 +66,61 @@ def _recompute(loop: LoopOp, r: Value, machine: Machine, size: SizeOf) -> None:
 
 
 def _pays(made: LoopOp, readers: Sequence[Op], runs: int, machine: Machine, size: SizeOf) -> bool:
-    inputs = captured_tensors(made)
     stored = cost.bytes_of(made.results[0].type, size)
-    read = sum(cost.bytes_of(v.type, size) for v in inputs)
+    read = _read(made, size)
     weight = cost.weight_of(made.body, size)
-    if EXPANDED * read > stored or weight > MOST_OPS:
+    kept = _kept_by_the_caller(made)
+    own = sum(n for v, n in read.items() if v not in kept)
+    if EXPANDED * own > stored or weight > MOST_OPS or _is_gathered(made):
         return False
     more = 0
     for op in readers:
         known = {*captured_tensors(op), *op.results}
-        if len(known.union(inputs)) > cost.MOST_TENSORS:
+        if len(known.union(read)) > cost.MOST_TENSORS:
             return False
-        more += sum(cost.bytes_of(v.type, size) for v in inputs if v not in known)
+        more += sum(n for v, n in read.items() if v not in known)
     saved = stored * (1 + len(readers)) - more
     work = cost.weight_of(made.body, size, machine.load) * runs
     return work / machine.rate < saved / machine.bandwidth
+
+
+def _ends_product(loop: Op) -> bool:
+    """Whether a loop may become a part of a product's kernel, where more work would hold up the product."""
+    return any(isinstance(v.op, MatmulOp) for v in captured_tensors(loop))
+
+
+def _read(made: LoopOp, size: SizeOf) -> dict[Value, int]:
+    """The bytes that a loop reads of each tensor: of a table of rows, those that are read."""
+    count = cost.extent(made, size)
+    loads = [x for x in made.walk() if isinstance(x, LoadOp)]
+    found: dict[Value, int] = {}
+    for v in captured_tensors(made):
+        times = sum(x.tensor is v for x in loads)
+        found[v] = min(cost.bytes_of(v.type, size), count * times * v.type.elem.storage_bytes)
+    return found
+
+
+def _kept_by_the_caller(loop: LoopOp) -> set[Value]:
+    """Arguments that stay where they are in any case."""
+    assert loop.parent is not None
+    return {*loop.parent.args} - {*donated_arguments(loop.parent)}
+
+
+def _is_gathered(made: LoopOp) -> bool:
+    """Whether neighbours are read from places that do not follow each other."""
+    for x in made.body:
+        if isinstance(x, LoadOp):
+            others = {k for k, i in enumerate(x.indices) if not _is_affine(i)}
+            if any(x.map.results[-1].coefficient(Dim(k)) != 0 for k in others):
+                return True
+    return False
+
+
+def _is_affine(index: Value) -> bool:
+    """Whether an index follows from those of a loop alone."""
+    if isinstance(index.op, IndexOp):
+        return all(map(_is_affine, index.op.operands))
+    return index.op is None
 
 
 def element_of(loop: LoopOp, r: Value) -> LoopOp | None:
