@@ -373,3 +373,27 @@ def test_a_body_that_raises_leaves_nothing_behind():
     with pytest.raises(AttributeError):
         g.loop([N], row)
     assert not x.uses
+
+
+def test_a_chain_of_loops_becomes_one_without_copies(monkeypatch: pytest.MonkeyPatch):
+    """Each loop moves into its reader: with copies the time would grow with the square of the length of the chain."""
+    copied = 0
+    clone = Op.clone
+
+    def counting(op: Op, *given: Any) -> Op:
+        nonlocal copied
+        copied += 1
+        return clone(op, *given)
+
+    def halved(v: Value, *i: Value) -> Value:
+        return g.mul(g.load(v, *i), g.const(0.5, float32))
+
+    g = GraphBuilder("graph")
+    x = g.input("x", tensor(6, 4))
+    v = x
+    for _ in range(40):
+        v = g.loop(v.type.shape[::-1], lambda i, j, v=v: halved(v, j, i))
+    monkeypatch.setattr(Op, "clone", counting)
+    module = optimized(g, v)
+    assert len(loops(module)) == 1 and count(module, LoadOp) == 1
+    assert copied < 40

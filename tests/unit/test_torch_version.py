@@ -12,7 +12,7 @@ import pytest
 
 from tessera import graph
 from tessera.errors import TorchNotFound
-from tessera.graph.torch.version import OLDEST
+from tessera.graph.torch.version import OLDEST, check_version
 
 
 def refused() -> str:
@@ -31,6 +31,14 @@ def test_a_torch_that_is_too_old(monkeypatch: pytest.MonkeyPatch):
     text = refused()
     assert "torch 2.4.1+cpu is installed, 2.11 or newer is needed" in text
     assert "pip install" in text
+
+
+@pytest.mark.parametrize(
+    "version", ["2.11.0", "3.0a0+git12ab", "2.13.0.dev20261101+cpu", "2.11rc1"]
+)
+def test_builds_of_any_name_are_new_enough(version: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    check_version()
 
 
 def test_a_torch_that_is_not_there(monkeypatch: pytest.MonkeyPatch):

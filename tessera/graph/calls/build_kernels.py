@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from tessera.backends.compiler import GPUTarget
@@ -25,6 +27,15 @@ AT_ONCE = 8
 # Worker processes pay from so many kernels on that no cache has, on so many cores: each takes half a second of one to
 # start. On two busy cores they made the kernels of a small transformer take 1.6x as long.
 WORTH_WORKERS, WORTH_CORES = 12, 4
+
+
+REPRODUCE = """\
+from tessera.backends.compiler import GPUTarget
+from tessera.compiler import TextSource, compile
+
+source = TextSource(open({path!r}).read(), {name!r}, "")
+compile(source, {target!r}, {options!r})
+"""
 
 
 class NotThere(Exception):
@@ -48,7 +59,7 @@ class Kernels:
             if isinstance(step, Launch) and (error := failed.get(step.code.name)) is not None:
                 if step.op is None:
                     raise error
-                plan.steps[number] = instead(step.op, error)
+                plan.steps[number] = instead(step.op, error, self._reproducer(step.code))
         self.compiled.update(
             (c.name, k) for c, k in zip(new, made, strict=True) if not isinstance(k, Exception)
         )
@@ -76,14 +87,29 @@ class Kernels:
             made[k] = kernel
         return made
 
+    def _options(self, code: KernelCode) -> dict[str, Any]:
+        options: dict[str, Any] = {"num_warps": code.warps}
+        return options if self.contract else {**options, "enable_fp_fusion": False}
+
+    def _reproducer(self, code: KernelCode) -> Path | None:
+        """A folder with a kernel that does not compile, and a program that shows it; None where a fault is an error."""
+        if knobs.compilation.strict:
+            return None
+        folder = Path(tempfile.mkdtemp(prefix="tessera-reproducer-"))
+        text = folder / f"{code.name}.tir"
+        text.write_text(code.text)
+        (folder / "run.py").write_text(
+            REPRODUCE.format(
+                path=str(text), name=code.name, target=self.target, options=self._options(code)
+            )
+        )
+        return folder
+
     def _compile(self, code: KernelCode, run_stages: Any = None) -> CompiledKernel | Exception:
         source = TextSource(code.text, code.name, "")
-        options: dict[str, Any] = {"num_warps": code.warps}
-        if not self.contract:
-            options["enable_fp_fusion"] = False
         try:
             return compile_kernel(
-                source, self.target, options, store=kernel_cache(),
+                source, self.target, self._options(code), store=kernel_cache(),
                 toolchain=toolchain_fingerprint(), run_stages=run_stages,
             )  # fmt: skip
         except Exception as error:

@@ -308,16 +308,15 @@ def has_scan(block: Block) -> bool:
 def ends_product(loop: LoopOp, size: SizeOf) -> bool:
     """Whether a product's kernel can store what a loop makes of it in place of the product: nobody else reads that, and
     it has more bytes than the results. In one kernel with what reads the loop it would be stored, and read."""
-    if not is_pointwise(loop.body) or any(
-        isinstance(v.type, TensorType) for v in yielded(loop.body)
-    ):
+    products = [v for v in captured(loop) if isinstance(v.op, MatmulOp)]
+    if not products or not is_pointwise(loop.body):
+        return False
+    if any(isinstance(v.type, TensorType) for v in yielded(loop.body)):
         return False
     made = sum(bytes_of(r.type, size) for r in loop.results)
     return any(
-        isinstance(v.op, MatmulOp)
-        and made < bytes_of(v.type, size)
-        and all(user.is_inside(loop) for user in v.users())
-        for v in captured(loop)
+        made < bytes_of(v.type, size) and all(user.is_inside(loop) for user in v.users())
+        for v in products
     )
 
 

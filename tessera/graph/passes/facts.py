@@ -32,12 +32,13 @@ NESTS = (LoopOp, CombiningOp, SortOp, ScatterOp)  # their body has an index for 
 
 def captured(op: Op) -> list[Value]:
     """The values from outside that an op and its regions use, each once."""
-    inside = set(op.all_blocks())
+    inside = set[Block | None]()
     found: dict[Value, None] = {}
-    for x in op.walk():
+    for x in op.walk():  # outer ops first
         for v in x.operands:
             if v.block not in inside:
                 found[v] = None
+        inside.update(x.regions)
     return list(found)
 
 

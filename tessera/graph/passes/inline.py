@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tessera.graph.index import IndexMap
+from tessera.graph.index import Dim, Expr, IndexMap
 from tessera.graph.ir.ops import CheckedOp, IndexOp, LoadOp, LoopOp, yielded
 from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import cost
@@ -44,22 +44,34 @@ def slice_of(value: Value, block: Block) -> list[Op]:
     return [op for op in block if op in needed]
 
 
-def inline_load(load: LoadOp, loop: LoopOp, position: int) -> None:
-    """Compute what a load reads of a loop's result at its place."""
-    value = yielded(loop.body)[position]
+def inline_load(load: LoadOp, loop: LoopOp, position: int, last: bool = False) -> None:
+    """Compute what a load reads of a loop's result at its place. `last`: nobody else needs the loop, whose ops may move
+    there: copies of them would take time that grows with the square of the length of a chain of loops."""
+    value, mask = yielded(loop.body)[position], load.mask
     b = Builder.before_op(load)
     mapping: dict[Value, Value] = {}
     for arg, e in zip(loop.body.args, load.map.results, strict=True):
         if arg.uses:
-            index = IndexOp(list(load.indices), index_map=IndexMap(load.map.dims, [e]))
-            mapping[arg] = b.emit(index)
+            mapping[arg] = _index(b, load, e)
+            if last:
+                arg.replace_all_uses(mapping[arg])
     for op in slice_of(value, loop.body):
-        copy = b.insert(op.clone(mapping))
-        for inner in copy.walk():
-            if isinstance(inner, LoadOp | CheckedOp) and load.mask is not None:
-                masked(inner, load.mask)
+        if last:
+            op.move_before(load)
+        else:
+            op = b.insert(op.clone(mapping))
+        for inner in op.walk():
+            if mask is not None and isinstance(inner, LoadOp | CheckedOp):
+                masked(inner, mask)
     load.result.replace_all_uses(selected(b, load, mapping.get(value, value)))
     load.erase()
+
+
+def _index(b: Builder, load: LoadOp, e: Expr) -> Value:
+    """One of the indices at which a load reads."""
+    if isinstance(e.atom, Dim):
+        return load.indices[e.atom.position]
+    return b.emit(IndexOp(list(load.indices), index_map=IndexMap(load.map.dims, [e])))
 
 
 def masked(op: LoadOp | CheckedOp, mask: Value) -> None:
@@ -87,10 +99,10 @@ def inline_producers(
     changed = False
     for op in block:
         if cost.is_fusable(op) and _pays(op, block, machine, size, shared, bound):
-            for position, r in enumerate(op.results):
-                for user in r.users():
-                    assert isinstance(user, LoadOp)
-                    inline_load(user, op, position)
+            found = [(user, at) for at, r in enumerate(op.results) for user in r.users()]
+            for user, position in found:
+                assert isinstance(user, LoadOp)
+                inline_load(user, op, position, last=len(found) == 1)
             op.erase()
             changed = True
     return changed
@@ -109,16 +121,17 @@ def _pays(
     pointwise = cost.is_pointwise(loop.body)
     if not pointwise and not (once and all(_is_in_loops(x, block) for x in loads)):
         return False
-    if any(len(_inputs(op, loop)) > cost.MOST_TENSORS for op in readers):
+    inputs = captured_tensors(loop)
+    if any(len(_inputs(op, loop, inputs)) > cost.MOST_TENSORS for op in readers):
         return False
     if any(isinstance(op, LoopOp) and not cost.is_fusable(op) for op in readers):
         return False
     if cost.ends_product(loop, size) and not all(_ends_as_well(op, loop, size) for op in readers):
         return False
-    free = (
-        pointwise and cost.weight_of(loop.body, size) <= FREE and _reads_little(loop, size, 1.125)
-    )
-    if not (once or free or (shared and _is_cheaper(loop, readers, sum(runs), machine, size))):
+    if not once and not (
+        (pointwise and _is_free(loop, size))
+        or (shared and _is_cheaper(loop, readers, sum(runs), machine, size))
+    ):
         return False
     if bound is not None and not _reads_little(loop, size):
         if cost.peak_bytes(_steps(block, loop, readers), block, size) > bound:
@@ -170,10 +183,15 @@ def _runs(load: LoadOp, block: Block, size: SizeOf) -> int:
     return cost.evaluations(load, cost.top_level(load, block), size)
 
 
-def _inputs(reader: Op, loop: LoopOp) -> set[Value]:
-    """The tensors of a reader that has a producer inlined, results and all."""
+def _inputs(reader: Op, loop: LoopOp, inputs: Sequence[Value]) -> set[Value]:
+    """The tensors of a reader that has a producer of these inputs inlined, results and all."""
     own = {v for v in captured_tensors(reader) if v.op is not loop}
-    return own | set(captured_tensors(loop)) | set(reader.results)
+    return own | set(inputs) | set(reader.results)
+
+
+def _is_free(loop: LoopOp, size: SizeOf) -> bool:
+    """Whether a pointwise body is computed again rather than stored."""
+    return cost.weight_of(loop.body, size) <= FREE and _reads_little(loop, size, 1.125)
 
 
 def _reads_little(loop: LoopOp, size: SizeOf, most: float = 1.0) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from tessera.config import knobs
 from tessera.dtypes import int64
@@ -63,14 +64,14 @@ class KernelWarning(UserWarning):
     """A part of a graph runs without a kernel of its own, slowly."""
 
 
-def instead(op: Op, error: Exception) -> Interpret:
+def instead(op: Op, error: Exception, reproducer: Path | None = None) -> Interpret:
     """What runs in place of a kernel that could not be made, with a warning; under TESSERA_STRICT=1 the error."""
     if knobs.compilation.strict:
         raise error
     reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    text = print_op(op)
+    shown = f"; {reproducer} reproduces it" if reproducer else ""
     warnings.warn(
-        f"no kernel was made for a part of a graph ({reason}); it runs slowly:\n{text}",
+        f"no kernel was made for a part of a graph ({reason}); it runs slowly{shown}:\n{print_op(op)}",
         KernelWarning,
         stacklevel=2,
     )

@@ -25,7 +25,7 @@ from tessera.graph.torch.cache import KeptState, compiler, keep, keeping, operat
 from tessera.graph.torch.cuda_graphs import CudaGraphs
 from tessera.graph.torch.decompose import decompositions
 from tessera.graph.torch.donate import Donations
-from tessera.graph.torch.eager import SymbolValues, run_by_eager
+from tessera.graph.torch.eager import SymbolValues, is_ragged, run_by_eager
 from tessera.graph.torch.host import TorchHost, current, target_of
 from tessera.graph.torch.importing import Imported, NotImported, import_graph
 from tessera.graph.torch.interpret import Interpreted
@@ -122,7 +122,6 @@ def compile_graph(
             optimized(imported, attempt)
             text = print_module(imported.module) if key else ""
             run = executable_of(imported, attempt)
-            dump(run, attempt, purpose)
         except NotImported as why:
             note(GraphRecord(purpose, None, [("the whole graph", str(why))]))
             return run_by_eager(graph)
@@ -131,6 +130,7 @@ def compile_graph(
                 raise
             warn_of(error, as_imported(graph, attempt, purpose, donated), attempt)
         else:
+            dump(run, attempt, purpose)
             report_strides(imported.module, imported.outputs)
             record = GraphRecord(purpose, imported, imported.externs, run)
             note(record)
@@ -149,11 +149,15 @@ def compile_graph(
 
 
 def dump(run: Any, options: Options, purpose: str) -> None:
-    """Write a graph to the folder that the options name, beside those that are there."""
-    if options.dump is not None and isinstance(run, Executable):
-        place = Path(options.dump)
+    """Write a graph to the folder that the options name, beside those that are there; say so if it cannot be done."""
+    if options.dump is None or not isinstance(run, Executable):
+        return
+    place = Path(options.dump)
+    try:
         place.mkdir(parents=True, exist_ok=True)
         run.dump(place / f"{len(list(place.iterdir()))}-{purpose}")
+    except OSError as error:
+        warnings.warn(f"a graph was not written to {place}: {error}", GraphWarning, stacklevel=2)
 
 
 def warn_of(error: Exception, text: str, options: Options) -> None:
@@ -295,7 +299,7 @@ class CompiledGraph:
             return list(self.by_eager(inputs))
         values |= sizes
         inputs.clear()
-        given += [values[name] for name in self.imported.symbols]
+        given += [0 if is_ragged(n := values[name]) else n for name in self.imported.symbols]
         given += self.imported.constants
         given += [number(values) for number in self.imported.numbers]
         results = self.run(given)

@@ -37,8 +37,15 @@ class SymbolValues:
         found: dict[str, int] = {}
         for name, (argument, dimension, factor) in self.sources.items():
             given = inputs[argument]
-            found[name] = int(given if dimension is None else given.shape[dimension]) // factor
+            n = given if dimension is None else given.shape[dimension]
+            found[name] = n if is_ragged(n) else int(n) // factor
         return found
+
+
+def is_ragged(n: Any) -> bool:
+    """Whether a size is that of rows of unequal length, of a jagged tensor: a graph hands it on, and computes nothing
+    with it."""
+    return isinstance(n, torch.SymInt) and n.node.is_nested_int()
 
 
 def _evaluated(value: Any, values: dict[str, int]) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -52,6 +52,7 @@ from tessera.graph.torch.types import (
 )
 from tessera.graph.torch.user_kernels import REASON, UserKernel, is_user_kernel, user_kernel
 from tessera.ir import Module, Value
+from tessera.ops import arith
 
 _TABLES = (  # imported for the rules that they register
     attention, bessel, create, index, matmul, pointwise, pool, random, reduce, search, sort, special, view,
@@ -169,7 +170,13 @@ class _Importer:
             raise NotImported(f"a tensor is {fake.layout}")
         traced = tensor_type(self._fits(fake))
         t = traced if given is None else traced.with_place(tensor_type(self._fits(given)))
-        return self.restrided.argument(self.g.input(name, t, donated=name in self.donated), traced)
+        x = self.restrided.argument(self.g.input(name, t, donated=name in self.donated), traced)
+        return self._negated(x) if fake.is_neg() else x
+
+    def _negated(self, x: Tensor) -> Tensor:
+        """What a tensor holds whose memory has each element with the other sign, as `z.conj().imag` does."""
+        made = self.g.loop(x.shape, lambda *i: self.g.b.emit(arith.NegOp(self.g.load(x.value, *i))))
+        return replace(whole(made), strides=x.strides, home=x.home)
 
     def _fits(self, fake: Any) -> Any:
         """The fake tensor, if its sizes are expressions of symbols that the arguments give."""
@@ -378,6 +385,8 @@ class _Importer:
         if not isinstance(node.args[0], Node) or node.args[0].op != "placeholder":
             raise NotImported("a write into what is no argument")
         self.low.out = node.args[0].meta["val"]
+        if self.low.out.is_neg():
+            raise NotImported("a write into memory that has the other sign")
         if target.device != self.found.device:
             operands = [target.value, self.materialised(source)]
             self.g.extern(WRITE, operands, [Place(0), Place(1)], [], pure=False)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from tessera.errors import InvalidOption, UnknownOption, suggestion
@@ -15,6 +15,8 @@ CHOICES = {
     "kernels": ("compiled", "interpreted", "none"),
     "matmul": ("auto", "kernel", "extern", "timed"),
     "numerics": ("fast", "eager"),
+    "cuda_graphs": (False, True),
+    "fuse": (True, False),
 }
 
 
@@ -53,22 +55,35 @@ MODES: dict[str, dict[str, Any]] = {
 def options_of(mode: str | None, given: Mapping[str, Any] | None) -> Options:
     """The options of a mode, changed by those that were given.
 
-    Raises `InvalidOption` for an unknown mode or value, `UnknownOption` for an unknown name."""
-    if mode is not None and mode not in MODES:
+    Raises `InvalidOption` for an unknown mode or value and a folder that cannot be made, `UnknownOption` for an unknown
+    name."""
+    if mode is not None and mode not in list(MODES):  # which may be anything that a user gave
         raise InvalidOption(
-            f"mode is {mode!r}; the modes are {', '.join(MODES)}", help=suggestion(mode, MODES)
+            f"mode is {mode!r}; the modes are {', '.join(MODES)}", help=suggestion(str(mode), MODES)
         )
     known = {f.name for f in fields(Options)}
     for name in given or ():
         if name not in known:
             raise UnknownOption(name, known, f"the options are: {', '.join(sorted(known))}")
     found = replace(Options(), **{**MODES[mode or "default"], **(given or {})})
-    dump: Any = found.dump  # which may be anything that a user gave
-    if dump is not None and not isinstance(dump, str | os.PathLike):
-        raise InvalidOption(f"dump is {dump!r}; it may be the path of a folder")
     for name, allowed in CHOICES.items():
-        if getattr(found, name) not in allowed:
-            raise InvalidOption(
-                f"{name} is {getattr(found, name)!r}; it may be {' or '.join(allowed)}"
-            )
+        value = getattr(found, name)
+        if not any(value is a or (isinstance(a, str) and value == a) for a in allowed):
+            raise InvalidOption(f"{name} is {value!r}; it may be {' or '.join(map(str, allowed))}")
+    _make_folder(found.dump)
     return found
+
+
+def _make_folder(dump: Any) -> None:
+    """Make the folder that graphs are written to, if there is to be one: here a fault is the user's."""
+    if dump is None:
+        return
+    if not isinstance(dump, str | Path):
+        raise InvalidOption(f"dump is {dump!r}; it may be the path of a folder")
+    try:
+        Path(dump).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidOption(
+            f"dump is {str(dump)!r}, which is no folder and cannot be made one: {error.strerror}",
+            help="give the path of a folder that may be written to",
+        ) from error

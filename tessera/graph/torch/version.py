@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 
 from tessera.errors import TorchNotFound
 
@@ -18,5 +19,6 @@ def check_version() -> None:
         raise TorchNotFound(
             problem=f"torch is not installed, {oldest} or newer is needed"
         ) from None
-    if tuple(int(part) for part in found.split("+")[0].split(".")[:2]) < OLDEST:
+    numbers = re.findall(r"\d+", found)  # "3.0a0+git1234" is a build of 3.0
+    if tuple(map(int, numbers[:2])) < OLDEST:
         raise TorchNotFound(problem=f"torch {found} is installed, {oldest} or newer is needed")
