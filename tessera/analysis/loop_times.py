@@ -8,7 +8,7 @@ that share an SM fill each other's gaps, but not those of a part that is busy al
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tessera import ops
@@ -86,10 +86,11 @@ class LoopChoice:
 
 @dataclass(frozen=True, slots=True)
 class LoopAccount:
-    """A choice on a machine: cycles by part of an SM; those of an SM that an iteration of a CTA is predicted to take;
-    the best other plan, and why it lost; the part that is the `bound`, or "waiting"."""
+    """A choice on a machine: cycles by part of an SM; the plan, and the cycles of an SM that an iteration of a CTA is
+    predicted to take; the best other plan, and why it lost; the part that is the `bound`, or "waiting"."""
 
     busy: dict[str, float]
+    plan: LoopPlan
     cycles: float
     other: LoopPlan | None
     other_cycles: float
@@ -236,9 +237,13 @@ def kinds_of(loop: ops.ForOp, running: object, shifted: object) -> list[str]:
     return [*([ON] if running else [LATE] if shifted else []), WAIT]
 
 
-def account(choice: LoopChoice, machine: Machine) -> LoopAccount:
-    """Compare the plan that was chosen with the best of the others."""
-    busy, plan = choice.work.busy(machine), choice.plan
+def account(choice: LoopChoice, machine: Machine, most: int) -> LoopAccount:
+    """Compare the plan that was chosen with the best of the others, where at most `most` CTAs share an SM."""
+
+    def limited(p: LoopPlan) -> LoopPlan:
+        return replace(p, ctas=max(1, min(p.ctas, most)))
+
+    busy, plan = choice.work.busy(machine), limited(choice.plan)
     mine = predicted(busy, plan)
     part = max(busy, key=lambda p: busy[p])
     bound = part if busy[part] >= mine * NEARLY else "waiting"
@@ -246,11 +251,11 @@ def account(choice: LoopChoice, machine: Machine) -> LoopAccount:
     def rank(p: LoopPlan) -> tuple[int, bool, int, int]:
         return round(predicted(busy, p)), bool(p.obstacle), round(_alone(busy, p)), p.bytes
 
-    best = min(choice.others, key=rank, default=None)
+    best = min(map(limited, choice.others), key=rank, default=None)
     if best is None:
-        return LoopAccount(busy, mine, None, 0.0, "", bound)
+        return LoopAccount(busy, plan, mine, None, 0.0, "", bound)
     its = predicted(busy, best)
-    return LoopAccount(busy, mine, best, its, _reason(plan, mine, best, its), bound)
+    return LoopAccount(busy, plan, mine, best, its, _reason(plan, mine, best, its), bound)
 
 
 def _reason(plan: LoopPlan, mine: float, other: LoopPlan, its: float) -> str:

@@ -264,7 +264,8 @@ class Builder:
             self.lines.values(), key=lambda x: (x.file != self._main_file(), x.file, x.line)
         )
         notes = list(self.work.notes)
-        schedule = schedule_of(self.module, self.work, self.compiled.choices, self.machine)
+        choices = self.compiled.choices
+        schedule = schedule_of(self.module, self.work, choices, self.machine, occupancy)
         self.remarks += of_plans(schedule.loops)
         if not self.on_gpu and not is_native(kernel.target):
             notes.append("the time is that of the machine at hand, not of the target")

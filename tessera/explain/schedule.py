@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 from typing import Any
 
 from tessera import ops
@@ -27,10 +28,16 @@ def place(op: Op) -> str:
 
 
 def schedule_of(
-    module: Module, work: Work, choices: Sequence[LoopChoice], machine: Machine
+    module: Module,
+    work: Work,
+    choices: Sequence[LoopChoice],
+    machine: Machine,
+    occupancy: Occupancy | None,
 ) -> Schedule:
     """Return the schedule of a module of GPU IR, or of tile IR for a CPU, which has no stages. `choices`: what planners
     noted of its loops."""
+    started = ceil(work.programs * int(module.attrs.get("cluster", 1)) / machine.units)
+    ctas = min(started, occupancy.ctas if occupancy is not None else 1)
     roles: list[RoleReport] = []
     plans = {c.loc.line_chain(): c for c in choices if c.loc is not None}
     loops: dict[str, LoopReport] = {}
@@ -44,7 +51,7 @@ def schedule_of(
         elif isinstance(op, ops.ForOp):
             found = LoopReport(place(op), work.trips.get(op, 0.0), _stages(op), _copies(op))
             if found.place in plans:
-                found.plan = plan_of(plans[found.place], machine)
+                found.plan = plan_of(plans[found.place], machine, ctas)
             known = loops.setdefault(found.place, found)  # the roles have a copy each
             known.stages = max(known.stages, found.stages)
             known.copies = known.copies or found.copies
@@ -56,12 +63,12 @@ def schedule_of(
     )  # fmt: skip
 
 
-def plan_of(choice: LoopChoice, machine: Machine) -> PlanReport:
-    """Return the account of a loop on a machine."""
-    found = account(choice, machine)
+def plan_of(choice: LoopChoice, machine: Machine, ctas: int) -> PlanReport:
+    """Return the account of a loop on a machine of which an SM holds so many CTAs at most."""
+    found = account(choice, machine, ctas)
     other = str(found.other) if found.other is not None else ""
     return PlanReport(
-        str(choice.plan), found.busy, found.cycles, found.bound, choice.plan.ctas, other, found.other_cycles, found.why
+        str(found.plan), found.busy, found.cycles, found.bound, found.plan.ctas, other, found.other_cycles, found.why
     )  # fmt: skip
 
 

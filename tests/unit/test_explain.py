@@ -172,19 +172,20 @@ def simulated():
 
 
 def test_the_variant_that_was_compiled_is_explained(simulated) -> None:
-    n = 64
+    n = 128
     args = [
-        np.zeros((n, 128), np.float16),
-        np.zeros((128, n), np.float16),
+        np.zeros((n, 256), np.float16),
+        np.zeros((256, n), np.float16),
         np.zeros((n, n), np.float32),
-        128,
+        256,
     ]
     for maps, copies in ((True, "TMA"), (False, "cp.async")):
         compiled = product.warmup(
-            *args, n, n, 64, grid=(1,), num_warps=4, num_stages=3, pointer_maps=maps
+            *args, n, n, 64, grid=(1,), num_warps=8, num_stages=3, pointer_maps=maps
         )
+        assert ("tensor_copy" in compiled.asm["gir"]) == maps
         report = compiled.explain(*args, grid=(1,))
-        assert [x.copies for x in report.schedule.loops] == [copies]
+        assert copies in [x.copies for x in report.schedule.loops]
 
 
 # --- machine code ---------------------------------------------------------------------------------------------------

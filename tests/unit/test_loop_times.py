@@ -139,14 +139,25 @@ def test_all_plans_are_looked_at():
 )
 def test_reasons(other: LoopPlan, why: str):
     work = LoopWork({"fp16": 2.0**22}, instructions=2000.0)
-    found = account(LoopChoice(None, work, plan(4, 2, LATE, ctas=2), (other,)), H200)
-    assert found.other is other
+    found = account(LoopChoice(None, work, plan(4, 2, LATE, ctas=2), (other,)), H200, 2)
+    assert found.other == other
     assert why in found.why
     assert found.bound == "tensor cores"
 
 
+def test_ctas_are_those_that_there_are():
+    """Registers and the grid may leave fewer on an SM than shared memory has room for."""
+    work = LoopWork({"fp16": 2.0**22}, instructions=2000.0)
+    choice = LoopChoice(None, work, plan(4, 3, WAIT, ctas=3), (plan(3, 2, WAIT, ctas=4),))
+    alone, many = account(choice, H200, 1), account(choice, H200, 8)
+    assert (alone.plan.ctas, many.plan.ctas) == (1, 3)
+    assert alone.cycles == pytest.approx(sum(sorted(alone.busy.values())[-2:]))
+    assert alone.other is not None and alone.other.ctas == 1
+    assert many.cycles == max(many.busy.values())
+
+
 def test_a_loop_without_alternatives():
-    found = account(LoopChoice(None, LoopWork({}), plan(2, 1, NONE), ()), H200)
+    found = account(LoopChoice(None, LoopWork({}), plan(2, 1, NONE), ()), H200, 8)
     assert (found.other, found.why, found.bound) == (None, "", "waiting")
 
 
