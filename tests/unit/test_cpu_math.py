@@ -192,6 +192,19 @@ def test_angles(isa):
     np.testing.assert_array_equal(np.signbit(out[want == 0]), np.signbit(want[want == 0]))
 
 
+@pytest.mark.parametrize(("name", "zero"), [("exp", -103.98), ("exp2", -150.01), ("exp10", -45.16)])
+def test_exponentials_that_vanish(isa, name, zero):
+    """From where the least subnormal number rounds to 0, over where products do not underflow any more, to -inf."""
+    fn = libdevice.exp10 if name == "exp10" else getattr(tl, name)
+    x = np.concatenate(
+        [np.linspace(zero, 2 * zero, 4000), -np.logspace(2.5, 38, 95), [-np.inf]]
+    ).astype(np.float32)
+    y = np.ones(x.size, np.float32)
+    native(unary_kernel, (tessera.cdiv(x.size, 1024),), x, y, x.size, F=fn, B=1024)
+    np.testing.assert_array_equal(y, np.zeros_like(y))
+    assert not np.signbit(y).any()
+
+
 @pytest.mark.parametrize("name", ["exp", "exp2"])
 def test_large_exponents(isa, name):
     sizes = [1e2, 1.4e2, 1.5e2, 1e3, 4e6, 6e6, 2e7, 1e10, 1e20, 1e38, 2.4e38, 3.4e38]

@@ -79,6 +79,9 @@ class ElementBuilder(ABC):
 
     # --- mathematical functions (floats.py) -----------------------------------------------------------------
     has_scale = False  # whether there is `scale`
+    slow_underflow = (
+        False  # whether a result below the normal numbers takes longer than another one
+    )
 
     def own(self, name: str, t: dtype, *args: str) -> str | None:
         """Emit a function of fp32 or fp64 (an opcode, or "div", "rcp") in the target's own way; return None if it has

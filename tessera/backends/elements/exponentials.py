@@ -27,9 +27,15 @@ def _clamp(m: Floats, x: str, low: float, high: float) -> str:
     return m.at_most(m.at_least(x, low), high)
 
 
+def _least(m: Floats, underflows: float, vanishes: float) -> float:
+    """Return what is as good as all that is below: the result is 0 there. At `vanishes` n is -2 * 127, and both powers
+    of two that `scaled` multiplies by are 0: where nothing else underflows, no product takes longer."""
+    return vanishes if m.x.slow_underflow else underflows
+
+
 @function("exp", float32)
 def _exp32(m: Floats, x: str) -> str:
-    near = x if m.x.has_scale else _clamp(m, x, -105.0, 89.0)
+    near = x if m.x.has_scale else _clamp(m, x, _least(m, -105.0, -176.0), 89.0)
     r, n, shifted = _split_single(m, near, 1 / math.log(2), c.LN2)
     return _times_power(m, m.polynomial(c.EXP, r), n, shifted, x, -104.0)
 
@@ -63,7 +69,7 @@ def _exp10_by_exp2(m: Floats, x: str) -> str:
 def _exp10_32(m: Floats, x: str) -> str:
     if m.x.own("exp2", m.t, x) is not None:
         return _exp10_by_exp2(m, x)
-    near = x if m.x.has_scale else _clamp(m, x, -46.0, 39.0)
+    near = x if m.x.has_scale else _clamp(m, x, _least(m, -46.0, -76.45), 39.0)
     r, n, shifted = _split_single(m, near, math.log2(10), c.LOG10_2_SINGLE)
     return _times_power(m, m.polynomial(c.EXP10, r), n, shifted, x, -45.5)
 
@@ -80,7 +86,7 @@ def _expm1_32(m: Floats, x: str) -> str:
 
 @function("exp2", float32)
 def _exp2_32(m: Floats, x: str) -> str:
-    near = x if m.x.has_scale else _clamp(m, x, -151.0, 129.0)
+    near = x if m.x.has_scale else _clamp(m, x, _least(m, -151.0, -254.0), 129.0)
     shifted = m.add(near, m.shifter())
     n = m.sub(shifted, m.shifter())
     r = m.sub(near, n)
