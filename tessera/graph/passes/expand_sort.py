@@ -6,6 +6,7 @@ graph.loop (%i: s0) { sort (%r: n) { yield key(i, r), value(i, r) } }
         o = graph.scatter (%i: s0, %r: n) { o[i, p[i, r]] = r }
         graph.loop (%i: s0) { graph.loop (%r: n) { yield key(i, o[i, r]), value(i, o[i, r]) } }
 
+In rows of at most `FEW` elements there is no scatter, but a sum over the elements that go to a place: of one.
 That is n² comparisons a row, all independent, without a branch: vectors and threads do them at full speed. So it is
 the fastest way for short rows, and a stable one.
 
@@ -36,6 +37,9 @@ from tessera.ops import arith
 
 # Elements of the longest row that is sorted by counting, by the type of the device.
 MOST = {"cpu": 256, "cuda": 1024}
+# Elements of the longest row each place of which asks all elements which one comes there: a few comparisons more, but
+# no scatter, so that the sort is part of what makes the rows and of what reads them.
+FEW = 16
 # Elements of the longest row that is sorted by a network: of floats, of integers, which eager sorts faster.
 LONGEST = (8192, 2048)
 HALF = 32  # bits of the place in an integer that is sorted
@@ -106,8 +110,21 @@ def _by_counting(g: GraphBuilder, op: SortOp, outer: LoopOp | None, n: int) -> V
     extents = (*(outer.extents if outer else ()), n)
     keys = g.loop(extents, lambda *i: _key(g, op, outer, i))
     places = g.loop(extents, lambda *i: place(g, keys, n, i))
+    if n <= FEW:
+        return g.loop(extents, lambda *i: _found(g, places, n, i))
     none = g.loop(extents, lambda *i: g.const(0, int64))
     return g.scatter(none, extents, lambda *i: [*i[:-1], g.load(places, *i), i[-1]])
+
+
+def _found(g: GraphBuilder, places: Value, n: int, indices: Sequence[Value]) -> Value:
+    """Which element of a row goes to a place: one does."""
+    *outer, r = indices
+
+    def own(q: Value) -> Value:
+        here = g.compare("eq", g.load(places, *outer, q), r)
+        return g.select(here, q, g.const(0, int64))
+
+    return g.reduce("sum", [n], own)
 
 
 def _by_network(g: GraphBuilder, op: SortOp, outer: LoopOp | None, n: int) -> Value:
