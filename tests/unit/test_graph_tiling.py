@@ -70,3 +70,39 @@ def test_sums_by_key(count: int):
     data = np.random.default_rng(1)
     at, x = data.integers(0, 45, count), data.integers(-4, 5, count).astype(np.float32)
     check(sums_by_key(45, count), [at, x], [np.bincount(at, x, 45)])
+
+
+def means_over_pixels(images: int, pixels: int, channels: int = 16) -> Any:
+    """What becomes of a picture with channels last, and each channel's sum of that."""
+    t = TensorType((images, channels, pixels), float32, (channels * pixels, 1, channels))
+
+    def build(g: GraphBuilder) -> Any:
+        x = g.input("x", t)
+
+        def channel(i: Any, c: Any) -> Any:
+            made = g.loop([pixels], lambda p: g.exp(g.load(x, i, c, p)))
+            return [made, g.reduce("sum", [pixels], lambda p: g.load(made, p))]
+
+        made, total = g.loops([images, channels], channel)
+        made.type = t
+        return [made, total]
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("images", "pixels", "programs", "warps"),
+    [(8, 1024, 16, 16), (8, 100, 8, 4), (200, 1024, 200, 1), (8, 2000, 8, 1)],
+    ids=str,
+)
+def test_few_programs_hold_columns_that_are_results_whole(
+    images: int, pixels: int, programs: int, warps: int
+):
+    (code,) = launches(means_over_pixels(images, pixels))
+    assert (code.programs, code.warps) == (programs, warps)
+
+
+def test_columns_that_are_results_are_right():
+    x = np.random.default_rng(0).normal(size=(2, 16, 1024)).astype(np.float32)
+    given = np.ascontiguousarray(x.transpose(0, 2, 1)).transpose(0, 2, 1)
+    check(means_over_pixels(2, 1024), [given], [np.exp(x), np.exp(x).sum(2, dtype=np.float64)])

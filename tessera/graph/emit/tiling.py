@@ -268,7 +268,7 @@ def _with_inner(
                 most = min(most, 512)
             return _made(groups, _blocks(groups, accesses, most, machine), machine)
     if outer > along:
-        return _columns(groups, accesses, longest, machine)
+        return _columns(groups, accesses, longest, machine, _yields_tensors(op))
     return _rows(groups, accesses, longest, machine)
 
 
@@ -345,28 +345,39 @@ def _sharing(
 
 
 def _columns(
-    groups: Sequence[Group], accesses: Sequence[Access], longest: int | None, machine: Machine
+    groups: Sequence[Group],
+    accesses: Sequence[Access],
+    longest: int | None,
+    machine: Machine,
+    stays: bool,
 ) -> Tiling:
-    """Inner loops across memory: many columns in a program, in steps unless all of it is small."""
+    """Inner loops across memory: many columns in a program, in steps unless all of it is small. `stays`: what it is
+    made of is a result, too, so that its reductions cannot be split among more programs."""
     first = max(groups, key=lambda g: (_weight(accesses, g.last), g.last))
-    columns = _block(first.extent, 64 if machine.exact else 32, machine)
+    columns, most = _block(first.extent, 64 if machine.exact else 32, machine), machine.columns
     if not machine.exact and longest is not None:
-        columns = _narrower(columns, groups, first, longest, machine)
-    if longest is not None and longest * columns <= machine.columns:
+        columns, most = _narrower(columns, groups, first, longest, machine, stays)
+    if longest is not None and longest * columns <= most:
         width = longest if machine.exact else next_power(longest)
         return _made(groups, {first: columns}, machine, "first", True, width)
     return _made(groups, {first: columns}, machine, "first", False, 32)
 
 
 def _narrower(
-    columns: int, groups: Sequence[Group], first: Group, longest: int, machine: Machine
-) -> int:
-    """Fewer columns, but as many as memory hands out at a time, where programs are few and then hold them whole."""
+    columns: int,
+    groups: Sequence[Group],
+    first: Group,
+    longest: int,
+    machine: Machine,
+    stays: bool,
+) -> tuple[int, int]:
+    """Fewer columns, but as many as memory hands out at a time, where programs are few and then hold them whole; and
+    how many elements these are at most. Where more programs cannot help they hold as many as of rows."""
     programs = product([cdiv(g.extent, columns if g is first else 1) for g in groups])
     least = min(columns, 8)
-    few = isinstance(programs, int) and programs < 2 * machine.lanes
-    if not few or longest * least > machine.columns:
-        return columns
-    while longest * columns > machine.columns:
-        columns //= 2
-    return columns
+    for lanes, most in ((2 * machine.lanes, machine.columns), (stays * machine.lanes, machine.row)):
+        if isinstance(programs, int) and programs < lanes and longest * least <= most:
+            while longest * columns > most:
+                columns //= 2
+            return columns, most
+    return columns, machine.columns
