@@ -119,6 +119,9 @@ def test_a_small_product_keeps_its_bias_but_where_its_result_is_read_element_by_
 
 def test_other_products_keep_their_bias(arch: int, monkeypatch: pytest.MonkeyPatch):
     assert calls(F.linear, (129, 512), *FEW[1:]) == ["addmm"]
+    assert calls(F.linear, (15, 512), *FEW[1:]) == ["addmm"]
+    assert calls(lambda x, w, b: F.linear(x, w, b).relu(), (256, 512), *FEW[1:]) == ["mm"]
+    assert calls(lambda x, w, b: F.linear(x, w, b).relu(), (257, 512), *FEW[1:]) == ["addmm"]
     assert calls(F.linear, (0, 512), *FEW[1:]) == []
     assert calls(F.linear, (16, 512), *FEW[1:], dtype=torch.bfloat16) == ["addmm"]
     assert calls(F.linear, *FEW, dtype=torch.float64) == ["addmm"]

@@ -78,7 +78,7 @@ GPU = Machine(
     few=16, contention=2e-8,
     channels_last=("fp16", "bf16"), weights_last=True, channels=8,
     convolutions={"plain": 0.82, "narrowing": 1.5, "grouped": 30.0},
-    inference={"plain": 0.82, "narrowing": 0.73, "grouped": 1.36}, biases_apart=True, few_rows=128,
+    inference={"plain": 0.82, "narrowing": 0.73, "grouped": 1.36}, biases_apart=True, few_rows=256,
     load=4,
 )  # fmt: skip
 EVENLY = {"plain": 0.9, "narrowing": 0.9, "grouped": 0.9}
