@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import block_type
 from tessera.language.values import DESCRIPTOR_METHODS, BoundMethod, run_time, tensor, tuple, wrap
@@ -38,7 +38,15 @@ class tensor_descriptor_type:
         return self.name
 
 
-class tensor_descriptor(run_time):
+if TYPE_CHECKING:
+    from tessera.language.tensor_methods import DescriptorMethods
+else:
+
+    class DescriptorMethods:  # the front end finds methods by DESCRIPTOR_METHODS
+        __slots__ = ()
+
+
+class tensor_descriptor(run_time, DescriptorMethods):
     """A strided array in global memory, read and written in blocks.
 
     `base`: scalar pointer; `shape`: tuple of int32 scalars, `strides`: tuple of int64 scalars, both in elements;
@@ -86,11 +94,13 @@ class tensor_descriptor(run_time):
     def dtype(self) -> Any:
         return self.type.block_type.element_ty
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return BoundMethod(self, DESCRIPTOR_METHODS[name])
-        except KeyError:
-            raise AttributeError(f"a tensor descriptor has no attribute {name!r}") from None
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return BoundMethod(self, DESCRIPTOR_METHODS[name])
+            except KeyError:
+                raise AttributeError(f"a tensor descriptor has no attribute {name!r}") from None
 
     def __str__(self) -> str:
         return str(self.type)

@@ -1,5 +1,5 @@
-"""Tells type checkers and editors the operators and methods of tiles. The front end computes operators and finds
-methods by `values.METHODS`; nothing imports this module when a program runs."""
+"""Tells type checkers and editors the operators and methods of tiles and descriptors. The front end computes operators
+and finds methods by `values.METHODS`; nothing imports this module when a program runs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class TensorMethods:
     __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _operator
 
     def __eq__(self, other: object) -> Any: ...
+    def __ne__(self, other: object) -> Any: ...
     def __hash__(self) -> int: ...
     def __index__(self) -> int: ...  # as a bound of `range`
     @property
@@ -80,3 +81,18 @@ class TensorMethods:
     flip = order.flip
     sort = order.sort
     to = creation.cast
+
+
+class DescriptorMethods:
+    """The base class of `tensor_descriptor` for type checkers."""
+
+    load = memory.load_tensor_descriptor
+    store = memory.store_tensor_descriptor
+    gather = memory.descriptor_gather
+    scatter = memory.descriptor_scatter
+    atomic_add = memory.descriptor_atomic_add
+    atomic_min = memory.descriptor_atomic_min
+    atomic_max = memory.descriptor_atomic_max
+    atomic_and = memory.descriptor_atomic_and
+    atomic_or = memory.descriptor_atomic_or
+    atomic_xor = memory.descriptor_atomic_xor

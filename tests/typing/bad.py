@@ -23,6 +23,9 @@ def add(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     z = x.reshape(4, 4).trnas()  # refused
     z = (2 * x)[:, None].cumsum(0, revers=True)  # refused
     z = x.to()  # refused
+    d = tl.make_tensor_descriptor(x_ptr, [n], [1], [BLOCK])
+    z = d.load([0], mask=x)  # refused
+    d.stroe([0], x)  # refused
     z = tl.atomic_add(out_ptr, 1, order="relaxed")  # refused
     tl.store(out_ptr + i, x, other=0)  # refused
     tl.store(out_ptr + i)  # refused

@@ -26,12 +26,16 @@ def softmax(out_ptr, in_ptr, n, stride, BLOCK: tl.constexpr, EVEN: tl.constexpr 
     if EVEN:
         acc = tl.zeros((16, BLOCK), dtype=tl.float32)
         acc = tl.dot(tl.trans(acc), acc, input_precision="ieee")
+        d = tl.make_tensor_descriptor(in_ptr, [n, n], [n, 1], [16, BLOCK])
+        acc += d.load([0, i.sum()]).to(tl.float32) + d.shape[0]
+        d.store([0, 0], acc)
         half = acc.to(tl.float16).reshape(BLOCK, 16).trans() + acc.sum(axis=1, keep_dims=True)
         half = half.cumsum(0, reverse=True).sort(descending=True).T.permute(1, 0)[:, None]
         top, at = acc.max(1, return_indices=True)
         even, odd = tl.reshape(half, (BLOCK, 8, 2)).split()
         acc += even.exp().broadcast_to(16, BLOCK) - (odd < 3).to(tl.float32) * top.abs()
         at.atomic_add(1)
+        acc += (acc != 0).to(tl.float32) + (acc == 0).to(tl.float32)
         total = x.reduce(0, helper) + x.softmax().gather(at, 0).cast(tl.int32).item()
         best, where = tl.max(acc, 1, return_indices=True)
         tl.device_print("best", best + where)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tessera.language.tensor_methods import TensorMethods
-from tessera.language.values import METHODS
+from tessera.language.tensor_methods import DescriptorMethods, TensorMethods
+from tessera.language.values import DESCRIPTOR_METHODS, METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests/typing"
@@ -63,12 +63,14 @@ def test_good_and_bad_programs(checker):
     found = checker(good, bad)
     assert found["good.py"] == set()
     assert found["bad.py"] == marked(bad)
-    assert len(marked(bad)) == 24
+    assert len(marked(bad)) == 26
 
 
 def test_checkers_know_the_methods_that_the_front_end_knows():
     typed = {k: v for k, v in vars(TensorMethods).items() if not k.startswith("_") and k != "T"}
     assert typed == METHODS
+    typed = {k: v for k, v in vars(DescriptorMethods).items() if not k.startswith("_")}
+    assert typed == DESCRIPTOR_METHODS
 
 
 def test_the_package_says_that_it_has_types():
