@@ -13,6 +13,9 @@ import torch
 import common
 
 DEVICE = common.Device("cuda")
+LEAD = (
+    5  # fills of 256 MiB, 0.3 ms on an H200: one was shorter than a round's launches on a busy host
+)
 
 
 @dataclass
@@ -34,8 +37,8 @@ def in_turn(
     calls: dict[Any, Callable[[], Any]], rep: float, most: int = 1000, cold: bool = True
 ) -> dict[Any, float]:
     """Median ms of each call; in each round one call of each, in any order. About `rep` ms for each, five rounds at
-    least and `most` at most. The GPU is busy before a round's first call, so that none is timed waiting for the
-    host. Without `cold` the L2 cache keeps what the call before left there."""
+    least and `most` at most. The GPU is busy for LEAD fills before a round's first call, so that none is timed waiting
+    for the host, which takes long to launch some. Without `cold` L2 keeps what the call before left there."""
     flush = torch.empty(64 << 20, dtype=torch.int32, device="cuda")
     times: dict[Any, list[float]] = {name: [] for name in calls}
     shuffled = random.Random(0)
@@ -48,7 +51,8 @@ def in_turn(
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
             for _ in order
         ]
-        flush.zero_()
+        for _ in range(LEAD):
+            flush.zero_()
         for name, (start, end) in zip(order, marks, strict=True):
             if cold:
                 flush.zero_()
