@@ -97,6 +97,19 @@ def plain_lines(runs: Sequence[Results]) -> list[list[str]]:
     return lines
 
 
+def product_lines(runs: Sequence[Results]) -> list[list[str]]:
+    """For each kind and type of products: geometric mean and least ratio beside torch, in each of the runs."""
+    kinds = dict.fromkeys((row.name, row.dtype) for run in runs for row in run.rows)
+    lines: list[list[str]] = []
+    for kind in kinds:
+        columns = [
+            [r.ratios["torch"] for r in run.rows if (r.name, r.dtype) == kind] for run in runs
+        ]
+        cells = [f"{geometric_mean(c):.2f} ({min(c):.2f})" if c else "" for c in columns]
+        lines.append([*kind, str(len(columns[0])), *cells])
+    return lines
+
+
 NEAR_A_COPY = 0.95  # of its rate
 
 

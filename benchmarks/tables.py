@@ -218,6 +218,18 @@ def plain_table() -> list[str]:
     return [origin(*names), "", *table(columns, lines)]
 
 
+def plain_levels_table() -> list[str]:
+    names = ["cpu-plain-zen4", "cpu-plain-zen4-avx2"]
+    lines = breadth_tables.plain_lines([results(name) for name in names])
+    return [origin(*names), "", *table(["kernel", "rows", "AVX-512", "AVX2"], lines)]
+
+
+def product_levels_table() -> list[str]:
+    names = ["cpu-products-zen4", "cpu-products-zen4-avx2"]
+    lines = breadth_tables.product_lines([results(name) for name in names])
+    return [origin(*names), "", *table(["product", "dtype", "rows", "AVX-512", "AVX2"], lines)]
+
+
 def geomean(values: Iterable[float]) -> float:
     logs = [math.log(v) for v in values]
     return math.exp(sum(logs) / len(logs))
@@ -365,6 +377,8 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "libraries": libraries_table,
     "libraries-slow": libraries_slow_table,
     "cpu-plain": plain_table,
+    "cpu-plain-levels": plain_levels_table,
+    "cpu-product-levels": product_levels_table,
     "cpu-rows": lambda: cpu_table("rows"),
     "cpu-matmul": lambda: cpu_table("matmul"),
     **{
