@@ -25,7 +25,7 @@ from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.ir.interp import interpret
 from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize
-from tessera.graph.passes.expand_sort import FEW, MOST
+from tessera.graph.passes.expand_sort import FEW, MOST, is_quick
 from tessera.graph.planning.plan import Interpret, Launch
 from tessera.interp.numerics import from_storage, to_storage
 from tessera.ir import Value
@@ -239,3 +239,11 @@ def test_a_scan_of_what_has_no_kernel_is_lifted_once(monkeypatch: pytest.MonkeyP
     wanted = np.sort(values, axis=1) * np.argsort(values, axis=1)
     np.testing.assert_allclose(found[0], wanted, rtol=1e-6)
     np.testing.assert_allclose(found[1], wanted.cumsum(1), rtol=1e-5, atol=1e-5)
+
+
+def test_many_long_rows_are_not_counted_on_a_gpu():
+    """Each compares n² pairs there, for which eager's sort is faster from about 64 elements on."""
+    assert is_quick([1 << 20], 64, "cuda:0") and is_quick([sym("s0")], 64, "cuda:0")
+    assert is_quick([4, 4], 1024, "cuda:0") and not is_quick([4, 5], 1024, "cuda:0")
+    assert not is_quick([4096], 512, "cuda:0") and not is_quick([sym("s0")], 65, "cuda:0")
+    assert is_quick([4096], 256, "cpu")

@@ -12,7 +12,7 @@ from tessera.dtypes import int64
 from tessera.graph.index import Expr, expr
 from tessera.graph.ir.scalars import Scalar, is_nan, where
 from tessera.graph.ir.types import product
-from tessera.graph.passes.expand_sort import is_medium, is_short
+from tessera.graph.passes.expand_sort import is_medium, is_quick, is_short
 from tessera.graph.torch.lowering.base import Lowering, Tensor, rule
 from tessera.graph.torch.lowering.reduce import chosen_of, last_to
 from tessera.graph.torch.lowering.view import reshaped, view
@@ -26,9 +26,10 @@ def in_order(
     eager needs much more time for than for a few elements."""
     element_of(torch_type(x.elem))
     n = x.shape[at]
-    if not is_short(n, x.device) and not (all_of_it and is_medium(n, x.device, x.elem)):
-        raise NotLowered("a sort of long rows, or of an unknown number")
     outer = [n for k, n in enumerate(x.shape) if k != at]
+    short = is_short(n, x.device) and is_quick(outer, n, x.device)
+    if not short and not (all_of_it and is_medium(n, x.device, x.elem)):
+        raise NotLowered("a sort of long rows, or of an unknown number")
 
     def row(indices: list[Expr]) -> list[Any]:
         def one(along: list[Expr]) -> list[Scalar]:
