@@ -496,6 +496,16 @@ def test_equal_keys_stay_in_order_when_sorted_stably():
     compare(lambda x: (x.sort(dim=1, stable=True), x.sort(dim=0, stable=True, descending=True)), x)
 
 
+@pytest.mark.parametrize("shape", [(6, 20), (3, 5000), (4, 1)])
+def test_the_largest_element_is_found_by_one_walk_through_the_row(shape: tuple[int, ...]):
+    x = torch.randn(shape)
+    x[1, 0] = float("nan")
+    graphs = compare(lambda x: (x.topk(1), x.t().topk(1, dim=0, sorted=False)), x)
+    assert externs(graphs) == set()
+    graphs = compare(lambda x: x.topk(1, largest=False), x)
+    assert (externs(graphs) == set()) == (shape[1] < 5000)
+
+
 def test_longer_rows_are_sorted_by_kernels_but_for_a_few_elements():
     x = torch.randint(0, 50, (300, 3)).float()
     graphs = compare(

@@ -192,9 +192,10 @@ rule("argmax")(partial(_arg, "max"))
 rule("argmin")(partial(_arg, "min"))
 
 
-def _with_place(
+def with_place(
     kind: str, low: Lowering, x: Tensor, dim: int, keepdim: bool = False
 ) -> list[Tensor]:
+    """The largest ("max") or smallest elements along a dimension, and their places."""
     if not x.rank:
         zero = low.loop([], lambda i: low.const(0, int64), low.out[1])
         return [low.loop([], lambda i: low.load(x, i), low.out[0]), zero]
@@ -207,8 +208,8 @@ def _with_place(
     return reduced(low, x, [dim % x.rank], keepdim, body)
 
 
-rule("max.dim")(partial(_with_place, "max"))
-rule("min.dim")(partial(_with_place, "min"))
+rule("max.dim")(partial(with_place, "max"))
+rule("min.dim")(partial(with_place, "min"))
 
 
 @rule("linalg_vector_norm")

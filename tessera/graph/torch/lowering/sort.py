@@ -14,7 +14,7 @@ from tessera.graph.ir.scalars import Scalar, is_nan, where
 from tessera.graph.ir.types import product
 from tessera.graph.passes.expand_sort import is_medium, is_quick, is_short
 from tessera.graph.torch.lowering.base import Lowering, Tensor, rule
-from tessera.graph.torch.lowering.reduce import chosen_of, last_to
+from tessera.graph.torch.lowering.reduce import chosen_of, last_to, with_place
 from tessera.graph.torch.lowering.view import reshaped, view
 from tessera.graph.torch.types import NotLowered, element_of, torch_type
 
@@ -73,6 +73,8 @@ def topk(
         return _alone(low, x)
     _decided(x)
     at = dim % x.rank
+    if k == 1 and largest:  # NaN is the largest for both
+        return with_place("max", low, x, at, True)
     rows = in_order(low, x, at, largest)
     shape = [k if d == at else n for d, n in enumerate(x.shape)]
     return low.loops(shape, lambda i: [low.load(r, i) for r in rows])
