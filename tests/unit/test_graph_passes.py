@@ -397,3 +397,20 @@ def test_a_chain_of_loops_becomes_one_without_copies(monkeypatch: pytest.MonkeyP
     module = optimized(g, v)
     assert len(loops(module)) == 1 and count(module, LoadOp) == 1
     assert copied < 40
+
+
+def test_what_a_window_reads_by_channel_is_not_masked():
+    """A window's edge masks what is read there; the channel's factor is the same for all of the window."""
+    g = GraphBuilder("graph")
+    x, factor = g.input("x", tensor(3, 6)), g.input("factor", tensor(3))
+    scaled = g.loop([3, 6], lambda c, i: g.mul(g.load(x, c, i), g.load(factor, c)))
+
+    def window(c: Value, i: Value) -> Value:
+        left = g.index(dim(0) - 1, i)
+        inside = g.compare("ge", left, g.const(0, int64))
+        return g.add(g.load(scaled, c, i), g.load(scaled, c, left, mask=inside))
+
+    module = optimized(g, g.loop([3, 6], window))
+    loads = [op for op in module.walk() if isinstance(op, LoadOp)]
+    (f,) = (op for op in loads if op.tensor.name == "factor")  # one for both
+    assert f.mask is None and sum(op.mask is not None for op in loads) == 1

@@ -13,7 +13,7 @@ from tessera.graph.ir.ops import CheckedOp, IndexOp, LoadOp, LoopOp, yielded
 from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import cost
 from tessera.graph.passes.cost import Machine, SizeOf
-from tessera.graph.passes.facts import captured_tensors
+from tessera.graph.passes.facts import captured_tensors, extent_of
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ir.applications import apply
 from tessera.ops import AndOp, ConstOp, SelectOp
@@ -48,6 +48,8 @@ def inline_load(load: LoadOp, loop: LoopOp, position: int, last: bool = False) -
     """Compute what a load reads of a loop's result at its place. `last`: nobody else needs the loop, whose ops may move
     there: copies of them would take time that grows with the square of the length of a chain of loops."""
     value, mask = yielded(loop.body)[position], load.mask
+    needed = slice_of(value, loop.body)
+    unmasked = _in_range_anyway(load, loop, needed) if mask is not None else set[Op]()
     b = Builder.before_op(load)
     mapping: dict[Value, Value] = {}
     for arg, e in zip(loop.body.args, load.map.results, strict=True):
@@ -55,16 +57,31 @@ def inline_load(load: LoadOp, loop: LoopOp, position: int, last: bool = False) -
             mapping[arg] = _index(b, load, e)
             if last:
                 arg.replace_all_uses(mapping[arg])
-    for op in slice_of(value, loop.body):
+    for op in needed:
+        free = op in unmasked
         if last:
             op.move_before(load)
         else:
             op = b.insert(op.clone(mapping))
         for inner in op.walk():
-            if mask is not None and isinstance(inner, LoadOp | CheckedOp):
+            if mask is not None and not free and isinstance(inner, LoadOp | CheckedOp):
                 masked(inner, mask)
     load.result.replace_all_uses(selected(b, load, mapping.get(value, value)))
     load.erase()
+
+
+def _in_range_anyway(load: LoadOp, loop: LoopOp, ops: Sequence[Op]) -> set[Op]:
+    """The loads of a body that may read where a masked load does not: at indices that are those of its nest, as the
+    factors of a batch norm are read in front of a pooling. They are then the same for all elements of a window."""
+    safe: set[Value] = set()
+    for arg, n, e in zip(loop.body.args, loop.extents, load.map.results, strict=True):
+        if isinstance(e.atom, Dim) and extent_of(load.indices[e.atom.position]) == n:
+            safe.add(arg)
+    return {
+        op
+        for op in ops
+        if isinstance(op, LoadOp) and op.mask is None and all(v in safe for v in op.indices)
+    }
 
 
 def _index(b: Builder, load: LoadOp, e: Expr) -> Value:
