@@ -24,6 +24,7 @@ from tessera.errors import InvalidOption  # noqa: E402
 from tessera.graph.calls import build_kernels  # noqa: E402
 from tessera.graph.planning.planner import KernelWarning  # noqa: E402
 from tessera.graph.torch import backend  # noqa: E402
+from tessera.graph.torch.host import TorchHost  # noqa: E402
 from tessera.graph.torch.options import options_of  # noqa: E402
 
 
@@ -117,6 +118,17 @@ def test_memory_that_has_the_other_sign(function: Callable[..., Any], dynamic: b
     z = torch.randn(3, 3, dtype=torch.complex64)
     for x in (z.imag.clone(), z.conj().imag, z.imag.clone()):
         torch.testing.assert_close(run(x), function(x))
+
+
+def test_copies_of_memory_that_has_the_other_sign_have_it_too():
+    """Kernels of GPUs get copies of what does not begin at a multiple of 16 bytes."""
+    z = torch.randn(3, 3, dtype=torch.complex64)
+    x, host = z.conj().imag, TorchHost({}, {}, str(z.device))
+    copy = host.aligned(x)
+    assert copy is not x and not copy.is_neg()
+    torch.testing.assert_close(copy, z.imag)
+    host.write_back(x, copy * 2)
+    torch.testing.assert_close(x, 2 * -copy)
 
 
 def test_memory_that_has_the_other_sign_is_written():

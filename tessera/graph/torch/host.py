@@ -131,16 +131,16 @@ class TorchHost:
         return array.data_ptr()
 
     def aligned(self, array: torch.Tensor) -> torch.Tensor:
-        """The tensor, or a copy where it does not begin at a multiple of 16 bytes."""
+        """The tensor, or a copy of its memory where it does not begin at a multiple of 16 bytes."""
         if array.data_ptr() % 16 == 0:
             return array
         copy = torch.empty_strided(
             array.shape, array.stride(), dtype=array.dtype, device=array.device
         )
-        return copy.copy_(array)
+        return copy.copy_(_as_it_lies(array))
 
     def write_back(self, array: torch.Tensor, copy: torch.Tensor) -> None:
-        array.copy_(copy)
+        _as_it_lies(array).copy_(copy)
 
     def to_numpy(self, array: torch.Tensor, elem: Any) -> np.ndarray:
         """The elements as they lie in memory: uint16 for bf16, uint8 for truth values and floats of 8 bits."""
@@ -297,3 +297,8 @@ def _apart(results: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
         found.append(x.clone() if place in seen else x)
         seen.add(place)
     return found
+
+
+def _as_it_lies(x: torch.Tensor) -> torch.Tensor:
+    """What memory holds whose elements count with the other sign, as those of `z.conj().imag` do; else the tensor."""
+    return torch._neg_view(x) if x.is_neg() else x
