@@ -36,14 +36,12 @@ def as_on_a_gpu() -> None:
     """Let CPU graphs have the plans of GPUs, and take memory anew for each call."""
     from tessera.backends.compiler import GPUTarget
     from tessera.graph.calls import executable
-    from tessera.graph.calls.executable import Arenas
     from tessera.graph.passes import cost
 
     machine = executable.machine_of(GPUTarget("cuda", 90, 32))
     executable.machine_of = lambda target: machine
     cost.machine_of = lambda device: cost.GPU
-    Arenas.take = lambda self, host, size: host.empty(size)
-    Arenas.give = lambda self, arena: None
+    executable.LARGE = sys.maxsize
 
 
 def case_of(name: str, mode: str, dtype: str, device: str) -> Any:

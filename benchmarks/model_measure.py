@@ -30,6 +30,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_map
 
 import tessera.torch  # noqa: F401  registers the backend
+from tessera.graph.calls.executable import LARGE
 from tessera.graph.planning.plan import Launch
 from tessera.graph.torch.measure import peak_bytes, synchronizer
 from tessera.graph.torch.records import recording
@@ -229,7 +230,7 @@ def counted(step: Callable[[], Any]) -> tuple[Any, dict[str, int], int]:
     own = sum(".run(" in c or "cpp_" in c for c in calls)
     own += sum(isinstance(s, Launch) for s in planned)
     frames = [f for r in records if hasattr(r.run, "plan") for f in r.run.frames.values()]
-    arenas = max((sum(f.arenas) for f in frames), default=0)
+    arenas = max((sum(n for n in f.arenas if n >= LARGE) for f in frames), default=0)
     return found, {"own": own, "all": len(calls) + len(planned)}, arenas
 
 

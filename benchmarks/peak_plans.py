@@ -11,6 +11,7 @@ they run (workspaces of convolutions and attention) is in no account.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -194,7 +195,7 @@ def tessera_plans() -> Generator[Accounts]:
     def compiled(module: Any, host: Any, target: Any, **options: Any) -> Any:
         function = next(iter(module.functions))
         plan = Planner(function, GPU).run()
-        settle(plan, {}, several=True)
+        settle(plan, {})
         host.strided = lambda shape, strides, kind: torch.empty_strided(shape, strides, dtype=kind)
         kernels = SimpleNamespace(target=GPUTarget("cpu", "native", 1))
         return executable.Executable(function, plan, kernels, host)
@@ -227,12 +228,8 @@ def tessera_plans() -> Generator[Accounts]:
             (source, "write_sequence", lambda w, steps: w.line("pass")),
             (host, "reinterpret", reinterpret),
             (host, "_apart", apart),
-            (
-                executable.Arenas,
-                "take",
-                lambda self, host, size: torch.empty(size, dtype=torch.uint8),
-            ),
-            (executable.Arenas, "give", lambda self, arena: None),
+            (executable, "LARGE", sys.maxsize),
+            (host.TorchHost, "empty", lambda self, size: torch.empty(size, dtype=torch.uint8)),
         ):
             stack.enter_context(mock.patch.object(place, name, function))
         yield accounts

@@ -141,17 +141,17 @@ _GRAPHS = (
         "graph/planning/settle.py, `KernelCode.reusable`", "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="tensor",
     ),
     _row(
-        "graph-cut-arena", "gpu", "takes several arenas in place of one, each for as long as its tensors live", "the library's allocator gives memory to later work of the same stream",
+        "graph-cut-arena", "cpu gpu", "takes several arenas in place of one, each for as long as its tensors live", "the library's allocator gives memory to later work, on a GPU of the same stream",
         "graph/planning/settle.py, graph/planning/memory.py `cut`", "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph",
     ),
     _row("graph-drop-copies", "cpu gpu", "reads what a copy is of in its place, so that both are not saved for gradients", "nobody writes to either; results of a graph keep memory of their own", "graph/torch/partition.py", "tests/graph/test_torch_memory.py", unit="graph"),
     _row("graph-narrow-places", "cpu gpu", "saves the places of maxima in their windows, in 8 bits, for the gradient of max pooling, and not what is pooled", "a maximum lies in its window, which has at most 127 elements", "graph/torch/partition.py", "tests/graph/test_torch_memory.py", unit="graph"),
     _row("graph-drop-masks", "cpu gpu", "lets attention be causal, or without a mask, where its mask is known when a graph is compiled, and says just that", "all numbers of the mask are computed, and compared", "graph/torch/masks.py", "tests/graph/test_torch_masks.py", unit="graph"),
     _row(
-        "graph-break-launches", "gpu", "starts kernels in two calls of native code in place of one, between which memory goes back", "the launches and their order stay the same", "graph/planning/breaks.py, graph/planning/settle.py",
+        "graph-break-launches", "cpu gpu", "starts kernels in two calls of native code in place of one, between which memory goes back", "the launches and their order stay the same", "graph/planning/breaks.py, graph/planning/settle.py",
         "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph",
     ),
-    _row("graph-order-steps", "gpu", "runs the kernels and calls of a graph in an order in which less memory is held", "no step passes one that it depends on, nor one with an effect", "graph/planning/order.py", "tests/unit/test_graph_step_order.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph"),
+    _row("graph-order-steps", "cpu gpu", "runs the kernels and calls of a graph in an order in which less memory is held", "no step passes one that it depends on, nor one with an effect", "graph/planning/order.py", "tests/unit/test_graph_step_order.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph"),
     _row(
         "graph-join-gradients", "cpu", "computes all gradients of attention by one program for each head of keys", "sums in memory are of the type that is added up; no two programs add to one element", "graph/passes/split_attention.py", "tests/unit/test_graph_attention_grads.py", unit="op",
     ),

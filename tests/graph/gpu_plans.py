@@ -47,7 +47,7 @@ class Steps:
 
 def _planned(module: Any, host: Any, target: Any, **options: Any) -> Planned:
     plan = Planner(next(iter(module.functions)), GPU).run()
-    settle(plan, {}, several=True)
+    settle(plan, {})
     return Planned(plan)
 
 

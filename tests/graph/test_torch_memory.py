@@ -16,7 +16,6 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 import tessera.torch  # noqa: E402, F401  registers the backend
 from tessera.backends.compiler import GPUTarget  # noqa: E402
 from tessera.graph.calls import executable  # noqa: E402
-from tessera.graph.calls.executable import Arenas  # noqa: E402
 from tessera.graph.passes import cost  # noqa: E402
 from tessera.graph.planning.plan import INPUT  # noqa: E402
 from tessera.graph.torch.backend import executable_of  # noqa: E402
@@ -36,9 +35,6 @@ def plan_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = executable.machine_of(GPUTarget("cuda", 90, 32))
     monkeypatch.setattr(executable, "machine_of", lambda target: machine)
     monkeypatch.setattr(cost, "machine_of", lambda device: cost.GPU)
-    # As on a GPU, where the library's allocator keeps memory for later calls.
-    monkeypatch.setattr(Arenas, "take", lambda arenas, host, size: host.empty(size))
-    monkeypatch.setattr(Arenas, "give", lambda arenas, arena: None)
 
 
 def perceptrons() -> nn.Module:

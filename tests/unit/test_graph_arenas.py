@@ -1,12 +1,14 @@
-"""Memory that compiled graphs keep between calls on a CPU: one piece for all of them."""
+"""Memory that compiled graphs keep between calls on a CPU: large pieces, for all of them."""
 
 from __future__ import annotations
 
 import gc
 
 import numpy as np
+import pytest
 
 from tessera.dtypes import float32
+from tessera.graph.calls import executable
 from tessera.graph.calls.executable import Arenas, Executable, compile_graph
 from tessera.graph.calls.host import NumpyHost
 from tessera.graph.ir.build import GraphBuilder
@@ -44,11 +46,32 @@ def run(exe: Executable, rows: int) -> None:
     np.testing.assert_allclose(found, (x.sum(1)[:, None] * x).max(0), rtol=1e-5)
 
 
-def test_graphs_share_what_the_largest_needs() -> None:
+@pytest.fixture(autouse=True)
+def one_temporary_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESSERA_DISABLE", "graph-split-reductions")  # parts depend on the machine
+    gc.collect()  # graphs of other tests, with their memory
+
+
+def large_from(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(executable, "LARGE", size)
+
+
+def test_small_memory_is_taken_anew_for_each_call() -> None:
     asked: list[int] = []
-    small, large = two_sums(100, asked), two_sums(1000, asked)
+    exe = two_sums(1000, asked)
     for _ in range(3):
-        run(small, 100)
+        run(exe, 1000)
+    assert not exe.plan.arenas, "a tensor alone is allocated as such"
+    assert sorted(asked) == [64 * 4] * 3 + [1000 * 4] * 3
+    assert not exe.arenas.spare
+
+
+def test_graphs_share_large_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    large_from(monkeypatch, 1024)
+    asked: list[int] = []
+    small, large = two_sums(600, asked), two_sums(1000, asked)
+    for _ in range(3):
+        run(small, 600)
         run(large, 1000)
     arenas = [n for n in asked if n != 64 * 4]  # the others are results
     assert len(arenas) == 2, "both sizes are asked for once"
@@ -56,18 +79,39 @@ def test_graphs_share_what_the_largest_needs() -> None:
     assert [len(a) for a in large.arenas.spare] == [max(asked)]
 
 
-def test_memory_goes_with_the_last_graph() -> None:
+def test_memory_goes_with_the_last_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    large_from(monkeypatch, 16)
     exe = two_sums(100, [])
     run(exe, 100)
-    assert Counting in Arenas.of
+    assert len(Arenas.of[Counting].spare) == 1
     del exe
     gc.collect()
     assert Counting not in Arenas.of
 
 
-def test_the_larger_of_two_pieces_is_kept() -> None:
+def test_the_smallest_piece_that_fits_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    large_from(monkeypatch, 16)
     arenas, host = Arenas(), NumpyHost()
-    first, second = arenas.take(host, 16), arenas.take(host, 64)  # as two threads do
-    arenas.give(first)
-    arenas.give(second)
-    assert arenas.take(host, 32) is second
+    pieces = [arenas.take(host, n) for n in (16, 40, 64)]  # as three threads do
+    for piece in pieces:
+        arenas.give(piece)
+    assert arenas.take(host, 32) is pieces[1]
+    assert arenas.take(host, 33) is pieces[2]
+    assert arenas.take(host, 16) is pieces[0]
+    assert not arenas.spare
+
+
+def test_memory_is_neither_much_too_large_nor_kept_beside_what_replaces_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large_from(monkeypatch, 16)
+    arenas, host = Arenas(), NumpyHost()
+    for n in (20, 30, 100, 28, 120):
+        arenas.give(arenas.take(host, n))
+    assert [len(x) for x in arenas.spare] == [30, 120]
+
+
+def test_what_is_not_large_is_not_kept() -> None:
+    arenas, host = Arenas(), NumpyHost()
+    arenas.give(arenas.take(host, executable.LARGE - 1))
+    assert not arenas.spare

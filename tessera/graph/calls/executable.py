@@ -12,7 +12,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -37,6 +39,9 @@ from tessera.ops import FuncOp
 
 HOPPER = 90  # compute capability times ten
 WIDE = NARROW  # elements from which on offsets need 64 bits
+LARGE = (
+    32 << 20
+)  # bytes from which glibc always asks the system: the most that M_MMAP_THRESHOLD grows to
 
 
 def machine_of(target: GPUTarget) -> Machine:
@@ -64,31 +69,35 @@ class Frame:
 
 
 class Arenas:
-    """Memory for temporary tensors on a CPU that is kept between calls: one piece for all graphs of a kind of arrays,
-    since graphs run one after the other. It goes with the last of them."""
+    """Large memory for temporary tensors on a CPU, kept between calls: for all graphs of a kind of arrays, since graphs
+    run one after the other. It goes with the last of them. The C library itself keeps smaller memory that is let go;
+    what is `LARGE` goes back to the system, and to get pages anew takes longer than to write to them."""
 
     of: ClassVar[WeakValueDictionary[type[Host], Arenas]] = WeakValueDictionary()
 
     def __init__(self) -> None:
         self.spare: list[Any] = []  # what no call has at the moment
+        self.lock = Lock()
 
     def take(self, host: Host, size: int) -> Any:
-        """The memory of the last call if it is large enough; else it goes, and there is new memory."""
-        try:
-            arena = self.spare.pop()
-        except IndexError:
+        """Memory of at least `size` bytes: of what is kept the smallest that is no more than twice as large. If all is
+        too small, new memory takes the place of what is at least half as large."""
+        if size < LARGE:
             return host.empty(size)
-        if len(arena) < size:
-            del arena
-            return host.empty(size)
-        return arena
+        with self.lock:
+            near = [k for k, x in enumerate(self.spare) if size <= 2 * len(x) <= 4 * size]
+            fits = [k for k in near if len(self.spare[k]) >= size]
+            if fits:
+                return self.spare.pop(min(fits, key=lambda k: len(self.spare[k])))
+            if near:
+                del self.spare[near[0]]
+        return host.empty(size)
 
     def give(self, arena: Any) -> None:
-        """Keep memory for the next call, if no other thread has given back more."""
-        if not self.spare:
-            self.spare.append(arena)
-        elif len(self.spare[0]) < len(arena):
-            self.spare[:] = [arena]
+        """Keep large memory for the next call."""
+        if len(arena) >= LARGE:
+            with self.lock:
+                self.spare.append(arena)
 
 
 class Executable:
@@ -214,5 +223,5 @@ def compile_graph(
     plan = Planner(function, machine).run()
     kernels = Kernels(target, contract)
     kernels.build(plan)
-    settle(plan, kernels.forbidden(), several=machine.name == "cuda")
+    settle(plan, kernels.forbidden(), LARGE if target.backend == "cpu" else inf)
     return Executable(function, plan, kernels, host, wrapper)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from math import inf
 
 from tessera.graph.index import Sym
 from tessera.graph.ir.types import TensorType, product
@@ -39,22 +40,22 @@ PRODUCTS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten.baddbmm.")
 PAGE = 512  # bytes: CUDA's caching allocator rounds up to them
 
 
-def settle(plan: Plan, forbidden: Forbidden, several: bool = False) -> None:
+def settle(plan: Plan, forbidden: Forbidden, keep_from: float = inf) -> None:
     """Decide where every tensor lies and how long it lives. `forbidden`: by kernel, pairs of parameters that must not
-    be the same memory. `several`: whether temporary tensors may lie in several arenas, so that each goes early."""
-    settling = Settling(plan, forbidden, several)
+    be the same memory. `keep_from`: the bytes from which an arena is kept for the next call."""
+    settling = Settling(plan, forbidden, keep_from)
     settling.run()
     plan.arenas = [found] if (found := plan.buffers()) else []
-    if several and apply("graph-cut-arena", what="arena"):
-        cut_arena(plan)
+    if apply("graph-cut-arena", what="arena"):
+        cut_arena(plan, keep_from)
         settling.break_where_arenas_hold_more()
 
 
 class Settling:
     """Gives the tensors of a plan their places."""
 
-    def __init__(self, plan: Plan, forbidden: Forbidden, several: bool):
-        self.plan, self.forbidden, self.several = plan, forbidden, several
+    def __init__(self, plan: Plan, forbidden: Forbidden, keep_from: float):
+        self.plan, self.forbidden, self.keep_from = plan, forbidden, keep_from
         self.launches: list[tuple[int, Launch]] = []
         self.before: tuple[dict[Value, Value], dict[Value, tuple[int, int]]] = {}, {}
         self.apart: list[Lease] = []
@@ -65,8 +66,7 @@ class Settling:
         outputs = {plan.root(v) for v in plan.results if _is_tensor(v)}
         for step in [s for s in plan.steps if isinstance(s, Launch) and s.copies is not None]:
             self._write_in_place(step, outputs)
-        if self.several:
-            order_steps(plan, PAGE)
+        order_steps(plan, PAGE)
         for step in plan.steps:
             for v in step.writes:
                 home = plan.root(v)  # parts of a concatenation are written where they lie in it
@@ -84,8 +84,6 @@ class Settling:
         self.before = dict(plan.same), dict(plan.lives)
         self.apart = leases_of(plan)
         self._take_over_all()
-        if not self.several:
-            return
         found = self._breaks(leases_of(plan))
         if found and apply("graph-break-launches", what="call"):
             self._break(found)
@@ -118,7 +116,7 @@ class Settling:
         kept = plan.same, plan.lives, dict(plan.place), plan.arenas
         plan.place = {v: TEMPORARY if sort == OWN else sort for v, sort in plan.place.items()}
         self._break(found)
-        cut_arena(plan)
+        cut_arena(plan, self.keep_from)
         if plan.peak_bytes(sizes, PAGE) >= held:
             plan.same, plan.lives, plan.place, plan.arenas = kept
             plan.breaks = frozenset()
@@ -284,8 +282,9 @@ def leases_of(plan: Plan) -> list[Lease]:
     return [*(Lease(*plan.lives[v], size, True) for v, size in own), *others]
 
 
-def cut_arena(plan: Plan) -> None:
-    """Make several arenas of the one, where less is held then; tensors that are alone in one are allocated as such."""
+def cut_arena(plan: Plan, keep_from: float = inf) -> None:
+    """Make several arenas of the one, where less is held then; tensors that are alone in one are allocated as such, but
+    for those that are kept for the next call."""
     buffers, sizes = plan.buffers(), likely_sizes(plan.place)
     made = [Buffer(*plan.lives[v], number(storage_size(v.type), sizes)) for v in buffers]
     groups = plan.groups()
@@ -294,10 +293,10 @@ def cut_arena(plan: Plan) -> None:
     room = [workspace(plan.steps[g.start], sizes) for g in groups]
     gone = [sum(a.at(g) for a in let_go(plan)) for g in groups]
     parts = cut(made, [g.stop - 1 for g in groups], held, room, gone)
-    for part in parts:
-        if len(part) == 1:
-            plan.place[buffers[part[0]]] = OWN
-    plan.arenas = [[buffers[k] for k in sorted(part)] for part in parts if len(part) > 1]
+    arenas = [[buffers[k] for k in sorted(part)] for part in parts]
+    alone = {part[0] for part in parts if len(part) == 1 and made[part[0]].size < keep_from}
+    plan.place |= {buffers[k]: OWN for k in alone}
+    plan.arenas = [arena for arena in arenas if plan.place[arena[0]] != OWN]
 
 
 def let_go(plan: Plan) -> list[Allocation]:
