@@ -149,7 +149,7 @@ def planned(seed: int) -> Plan:
 
 def test_orders_of_random_graphs():
     found = 0
-    for seed in range(16):
+    for seed in range(32):
         steps = Steps(planned(seed), PAGE)
         order = better_order(steps)
         if order is None:

@@ -22,6 +22,8 @@ from tessera.ops import (
 SIZES = (0, 256, 64, 1, 300, 512, 100, 128, 1024, 192, 32, 384)
 """Values of integer arguments. They serve as extents, so that loops over tiles have from none to some ten
 iterations."""
+LARGE = 20_000
+"""One for tiles of thousands of elements, whose loops run where they have several iterations alone."""
 SEEDS = 80
 """Worlds whose arguments differ from each other, for ops that the other worlds did not reach."""
 FEWEST, USUAL = 6, 16
@@ -107,5 +109,7 @@ def _run(machine: Machine, seen: dict[Op, int], useful: set[Op], found: Coverage
 def _worlds(seeds: int = SEEDS) -> Iterator[World]:
     for size in SIZES:
         yield World(0, size)
+    for programs in (3, 1):  # the first of several may have what there is
+        yield World(0, LARGE, programs=programs)
     for seed in range(1, seeds + 1):
         yield World(seed, SIZES[seed % len(SIZES)], programs=1 + seed % 4, ctas=1 + seed % 3)

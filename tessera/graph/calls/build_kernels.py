@@ -87,8 +87,8 @@ class Kernels:
             made[k] = kernel
         return made
 
-    def _options(self, code: KernelCode) -> dict[str, Any]:
-        options: dict[str, Any] = {"num_warps": code.warps}
+    def _options(self, code: KernelCode) -> dict[str, object]:
+        options: dict[str, object] = {"num_warps": code.warps}
         return options if self.contract else {**options, "enable_fp_fusion": False}
 
     def _reproducer(self, code: KernelCode) -> Path | None:
