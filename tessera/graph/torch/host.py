@@ -301,4 +301,4 @@ def _apart(results: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
 
 def _as_it_lies(x: torch.Tensor) -> torch.Tensor:
     """What memory holds whose elements count with the other sign, as those of `z.conj().imag` do; else the tensor."""
-    return torch._neg_view(x) if x.is_neg() else x
+    return torch.ops.aten._neg_view(x) if x.is_neg() else x
