@@ -12,11 +12,11 @@ from tessera.backends.cpu.exclusive import alone
 from tessera.backends.cpu.fusion import (
     contiguous_along,
     contiguous_dimension,
-    emit,
     finish_memo_buffers,
     flush,
     op_cost,
     prepare,
+    run,
 )
 from tessera.backends.cpu.llvm_text import lane_type, scalar_type
 from tessera.backends.cpu.loops import each, nest, scalar_nest, single_nest
@@ -232,7 +232,7 @@ def _each_element(
 
     def plainly() -> None:
         plan = single_nest(shape) if dimension is None else nest(lo, shape, dimension)
-        emit(lo, plan, vectors, all_values, mask=mask)
+        run(lo, plan, vectors, all_values, mask=mask, last=False)
 
     def atomically() -> None:
         each(lo, scalar_nest(shape), body)

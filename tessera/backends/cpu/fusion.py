@@ -178,30 +178,18 @@ def run(
     head: str = "",
     strips: Strips | None = None,
     mask: Value | None = None,
+    last: bool = True,
 ) -> None:
-    """Emit the nest of a sink that uses `values` at its points; memoised buffers are valid afterwards. `mask`: where
-    the sink has an effect."""
-    emit(lo, plan, body, values, stream, head, strips, mask)
-    finish_memo_buffers(lo)
-
-
-def emit(
-    lo: Lowering,
-    plan: Nest,
-    body: Callable[[Point], None],
-    values: Iterable[Value],
-    stream: str = "",
-    head: str = "",
-    strips: Strips | None = None,
-    mask: Value | None = None,
-) -> None:
-    """Emit a nest as `run` does; it is one of several that fill the same memoised buffers."""
+    """Emit the nest of a sink that uses `values` at its points. `mask`: where the sink has an effect. `last`: memoised
+    buffers are valid afterwards, as no other nest fills the same ones."""
     plan = repeated(lo, plan, values := list(values))
     masks = masks_of(lo, values, plan)
     ends = [p for p in masks if mask is not None and p in prefix_masks(lo, mask, plan.group[0])]
     if lo.memo_buffers or not ends or not apply("mask-ends", ends[0].compare):
         ends = []
     each(lo, plan, body, masks, stream=stream, head=head, strips=strips, ends=ends)
+    if last:
+        finish_memo_buffers(lo)
 
 
 def repeated(lo: Lowering, plan: Nest, values: Iterable[Value]) -> Nest:
