@@ -214,10 +214,15 @@ def measure(case: Case, rep: float, clock: Callable[[], float]) -> Row:
                deviations=deviations)  # fmt: skip
 
 
-def prepared(
-    parser: argparse.ArgumentParser, args: Any
-) -> tuple[Any, Callable[[], float], dict[str, Any]]:
-    """Return torch, with the threads and instructions that we have, the clock, and the settings of the results."""
+def prepared() -> tuple[Any, Any, Callable[[], float], dict[str, Any]]:
+    """Return the arguments, torch with the threads and instructions that we have, the clock, the results' settings."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rep", type=float, default=60.0, help="ms for timing each program")
+    parser.add_argument("--only", default="", help="rows whose name, shape and type match this")
+    parser.add_argument("--processor-time", action="store_true")
+    record.add_arguments(parser)
+    args = parser.parse_args()
     if args.processor_time and args.threads > 1:
         parser.error("--processor-time adds up what threads compute: give --threads 1")
     keep_freed_memory()
@@ -229,34 +234,26 @@ def prepared(
     torch.manual_seed(0)
     torch.set_num_threads(args.threads)
     clock = time.process_time if args.processor_time else time.perf_counter
-    return torch, clock, {"threads": args.threads, "clock": clock.__name__, "level": level}
+    knobs.runtime.num_threads = args.threads
+    driver.set_active("cpu")
+    return args, torch, clock, {"threads": args.threads, "clock": clock.__name__, "level": level}
+
+
+def show(row: Row, name: str) -> None:
+    error = f"{row.deviations['tessera']:.0e}" if row.deviations else "-"
+    times = (f"{row.times[who] * 1e3:10.1f}" for who in ("tessera", "torch"))
+    print(f"{name:39}{error:>7}", *times, f"{row.ratios['torch']:7.2f}", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rep", type=float, default=60.0, help="ms for timing each program")
-    parser.add_argument("--only", default="", help="rows whose name and shape match this")
-    parser.add_argument("--processor-time", action="store_true")
-    record.add_arguments(parser)
-    args = parser.parse_args()
-    torch, clock, settings = prepared(parser, args)
-    knobs.runtime.num_threads = args.threads
-    driver.set_active("cpu")
+    args, torch, clock, settings = prepared()
     found: list[Row] = []
     for group in (functions, rows, orders, places, windows, planes):
         for case in group(torch):
             if re.search(args.only, f"{case[0]} {case[1]}"):
                 found.append(measure(case, args.rep, clock))
                 row = found[-1]
-                error = f"{row.deviations['tessera']:.0e}" if row.deviations else "-"
-                times = (f"{row.times[who] * 1e3:10.1f}" for who in ("tessera", "torch"))
-                print(
-                    f"{row.name:19}{row.shape:20}{error:>7}",
-                    *times,
-                    f"{row.ratios['torch']:7.2f}",
-                    flush=True,
-                )
+                show(row, f"{row.name:19}{row.shape}")
                 record.write(args, "cpu_plain", found, **settings)
     ratios = [row.ratios["torch"] for row in found]
     slower = sum(r < 0.97 for r in ratios)

@@ -8,8 +8,6 @@ batches. Figures as in cpu_plain.py, whose options these are.
 
 from __future__ import annotations
 
-import argparse
-import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,8 +21,6 @@ from record import Row
 
 import tessera
 import tessera.language as tl
-from tessera.config import knobs
-from tessera.runtime.driver import driver
 
 Call = Callable[[], Any]
 TILES = ((32, 32, 32), (64, 64, 64), (128, 128, 64), (256, 128, 64), (256, 256, 64), (512, 256, 64))
@@ -118,16 +114,7 @@ def fastest(calls: list[Call], clock: Callable[[], float]) -> Call:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rep", type=float, default=60.0, help="ms for timing each program")
-    parser.add_argument("--only", default="", help="rows whose name, shape and type match this")
-    parser.add_argument("--processor-time", action="store_true")
-    record.add_arguments(parser)
-    args = parser.parse_args()
-    torch, clock, settings = cpu_plain.prepared(parser, args)
-    knobs.runtime.num_threads = args.threads
-    driver.set_active("cpu")
+    args, torch, clock, settings = cpu_plain.prepared()
     found: list[Row] = []
     for name, shape, dtype, ours, theirs, result in Cases(torch).all():
         if not re.search(args.only, f"{name} {shape} {dtype}"):
@@ -135,14 +122,7 @@ def main() -> None:
         case = (name, shape, fastest(ours, clock), theirs, result)
         row = replace(cpu_plain.measure(case, args.rep, clock), dtype=dtype)
         found.append(row)
-        times = (f"{row.times[who] * 1e3:10.1f}" for who in ("tessera", "torch"))
-        error = f"{row.deviations['tessera']:.0e}"
-        print(
-            f"{name:13}{shape:18}{dtype:5}{error:>7}",
-            *times,
-            f"{row.ratios['torch']:7.2f}",
-            flush=True,
-        )
+        cpu_plain.show(row, f"{name:13}{shape:18}{dtype}")
         record.write(args, "cpu_products", found, **settings)
     ratios = [row.ratios["torch"] for row in found]
     print(f"{len(ratios)} rows: {geometric_mean(ratios):.2f} of torch, {min(ratios):.2f} at least")
