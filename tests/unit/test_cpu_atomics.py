@@ -204,7 +204,7 @@ if way == "fork":
         signal.alarm(60)
         quick[(1,)](y)
         os._exit(int(y[0]))
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)  # `_exit` drops what is buffered
     os._exit(0)
 def handler(number, frame):
     quick[(1,)](y)  # while the launch that it interrupts goes on afterwards
