@@ -8,7 +8,8 @@ Several processes take cases (model, mode, dtype) from a queue, each on cores of
 begin with empty caches; the first step is the cold compile. Then steps of all programs follow each other in random
 turn, and medians count; on a GPU nobody else times meanwhile, and a trace tells for how long the GPU computes in a
 step, which neither the host nor other processes change. A model is right by the rule of benchmarks/inductor. Ratios
-above 1 mean that tessera is better. `kernels` are launches of generated kernels and externs in the graphs of a step.
+above 1 mean that tessera is better. `kernels` are launches of generated kernels and externs in the graphs of a step; on
+a CPU each loop nest in a function of Inductor's counts.
 `--warm` compiles once more from the disk's caches. What is not done behind `--seconds` is left out. On a CPU the models
 of benchmarks/inductor get small inputs, and there must be a C++ compiler for Inductor.
 Needs torch, and for twenty of the models torchvision and transformers.
