@@ -51,11 +51,8 @@ def scratch_bytes(op: Op, num_warps: int, facts: object = None) -> int:
         return parts + (result_area(op) if shares_parts(op) else 0)
     if isinstance(op, ScanOp):
         bits = len(axis_warp_bits(op.inputs[0].type.layout, op.axis))
-        return (
-            sum(area(elem_of(v.type), result_elements(op) << bits) for v in op.inputs)
-            if bits
-            else 0
-        )
+        parts = sum(area(elem_of(v.type), result_elements(op) << bits) for v in op.inputs)
+        return parts * (2 if shares_parts(op) else 1) if bits else 0
     if isinstance(op, Atomic):
         return atomic_scratch(op)
     if isinstance(op, HistogramOp):
@@ -77,10 +74,11 @@ def result_area(op: ReduceOp) -> int:
     return sum(area(elem_of(v.type), result_elements(op)) for v in op.inputs)
 
 
-def shares_parts(op: ReduceOp) -> bool:
-    """Whether each thread of a reduction over warps had better combine the parts of a few results for all threads, who
-    read them after a second barrier, than all parts of its own results: for many results, or a long region. The costs
-    are in instructions: 4 of a 16-byte read, 2 of a shuffle, 40 of a barrier."""
+def shares_parts(op: ReduceOp | ScanOp) -> bool:
+    """Whether each thread of a reduction or scan over warps had better combine the parts of a few results for all
+    threads, who read them after a second barrier, than all parts of its own results: for many results, or a long
+    region. The costs are in instructions: 4 of a 16-byte read, 2 of a shuffle, 40 of a barrier; a scan selects what it
+    combines."""
     layout: LinearLayout = op.inputs[0].type.layout
     bits = len(axis_warp_bits(layout, op.axis))
     parts, results = 1 << bits, result_elements(op)
@@ -91,10 +89,13 @@ def shares_parts(op: ReduceOp) -> bool:
     live = len(set(rest.register_representatives()))
     size = sum(elem_of(v.type).storage_bytes for v in op.inputs)
     region, shuffles = 1.5 * (len(list(op.combine)) - 1), 2 * -(-size // 4)
-    if parts > VECTOR_PARTS and sum(c == 0 for c in rest.columns("lane")) >= bits:
+    # Of a scan, nobody combines the last part with others: it is in front of none.
+    scans = isinstance(op, ScanOp)
+    region += len(op.inputs) if scans else 0
+    if not scans and parts > VECTOR_PARTS and sum(c == 0 for c in rest.columns("lane")) >= bits:
         alone = live * (size / 4 + bits * (shuffles + region))
     else:
-        alone = live * (size * parts / 4 + (parts - 1) * region)
+        alone = live * (size * parts / 4 + (parts - 2 if scans else parts - 1) * region)
     each = max(1, results * parts // threads)
     shared = each * (size / 4 + bits * (shuffles + region)) + live * size / 4 + 40
     return shared < alone

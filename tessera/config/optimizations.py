@@ -260,9 +260,9 @@ _GPU = (
     ),
     _row("compare-differences", "gpu", "compares what registers have in common with a number once, and the difference with constants: `columns == label`", "equality modulo a power of two", "the registers' known offsets", f"tests/unit/test_simt_masks.py, {KERNELS}", unit="op"),
     _row(
-        "share-parts", "gpu", "lets each thread of a reduction over warps combine the parts of a few results for all threads",
-        "results in the same order of combination in all threads; shared memory for the results", "analysis/scratch.py `shares_parts`, backends/gpu/reduce.py",
-        f"tests/unit/test_simt_reduce.py, {KERNELS}", unit="reduction",
+        "share-parts", "gpu", "lets each thread of a reduction or scan over warps combine the parts of a few results for all threads",
+        "results in the same order of combination in all threads; shared memory for the results", "analysis/scratch.py `shares_parts`, backends/gpu/reduce.py, backends/gpu/scan_warps.py",
+        f"tests/unit/test_simt_reduce.py, tests/unit/test_scan_lowering.py, {KERNELS}", unit="reduction",
     ),
     _row("byte-casts", "gpu", "widens 8-bit integers to fp16 and bf16 by permutations of bytes and a subtraction", "bytes stand four to a register, as they came from memory; each step is exact", "backends/gpu/casts.py `_bytes`", f"tests/unit/test_simt_casts.py, {DOTS}, {KERNELS}", unit="cast"),
     _row(

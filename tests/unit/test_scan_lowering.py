@@ -67,6 +67,82 @@ def test_maps_one_after_another(shape: tuple[int, int], warps: int, axis: int, b
     np.testing.assert_array_equal(q, want[1])
 
 
+@pytest.mark.parametrize("off", ["", "share-parts"])
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "axis", "warps"),
+    [
+        ((64, 64), 0, 4),
+        ((64, 64), 0, 16),
+        ((64, 256), 0, 8),
+        ((32, 128), 0, 16),
+        ((4, 8, 64), 1, 8),
+    ],
+)
+def test_totals_of_many_columns(
+    shape: tuple[int, ...], axis: int, warps: int, back: bool, off: str
+) -> None:
+    """Each thread combines the totals of all warps in front, or threads scan them for all others."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-(2**31), 2**31, shape).astype(np.int32) for _ in range(2))
+    p, q = np.zeros_like(x), np.zeros_like(y)
+    more = (shape[0], shape[1], shape[2] if len(shape) == 3 else 1)
+    blocks[(1,)](
+        x, y, p, q, SHAPE=more, AXIS=axis, BACK=back, num_warps=warps, disable_optimizations=off
+    )
+    want = expected(x, y, axis, back)
+    np.testing.assert_array_equal(p, want[0])
+    np.testing.assert_array_equal(q, want[1])
+
+
+@tessera.jit
+def blocks(x, y, p, q, SHAPE: tl.constexpr, AXIS: tl.constexpr, BACK: tl.constexpr):
+    at = tl.arange(0, SHAPE[0] * SHAPE[1] * SHAPE[2]).reshape(SHAPE)
+    a, b = tl.associative_scan((tl.load(x + at), tl.load(y + at)), AXIS, then, reverse=BACK)
+    tl.store(p + at, a)
+    tl.store(q + at, b)
+
+
+@tessera.jit
+def products(x, out, M: tl.constexpr, N: tl.constexpr):
+    """Running products down the columns of 16-bit rows, of which a thread holds eight neighbours."""
+    at = tl.arange(0, M)[None, :] * N + tl.arange(0, N)[:, None]
+    tl.store(out + at, tl.cumprod(tl.load(x + at).to(tl.float32), 1))
+
+
+PRODUCTS = {"x": "*fp16", "out": "*fp16", "M": "constexpr", "N": "constexpr"}
+
+
+def test_totals_of_many_columns_are_scanned_once() -> None:
+    """32 columns of 64 rows in eight warps, eight columns in a thread: 24 products over lanes and eight with what is in
+    front; of the totals three, not seven for each column."""
+    counts: dict[str, tuple[int, int]] = {}
+    for off in ("", "share-parts"):
+        with knobs.scope():
+            knobs.compilation.disable = off
+            found = Compiled(products, PRODUCTS, {"M": 64, "N": 32}, num_warps=8)
+        counts[off] = found.count(r"mul\.f32"), found.count(r"bar\.sync")
+    assert counts == {"": (24 + 3 + 8, 2), "share-parts": (24 + 8 * 6 + 8, 1)}
+
+
+@pytest.mark.parametrize("off", ["", "share-parts"])
+@pytest.mark.parametrize(("rows", "width", "warps"), [(64, 32, 8), (32, 128, 8), (4, 128, 4)])
+def test_warps_exchange_totals_without_bank_conflicts(
+    rows: int, width: int, warps: int, off: str
+) -> None:
+    """Lanes hold totals of different columns; those of one column lie together only where no other is in that bank.
+    What a thread scanned for the others goes to their places: one write, whose conflicts are fewer than what it saves.
+    """
+    x = np.ones((rows, width), np.float16)
+    knobs.simulator.banks = True
+    knobs.compilation.always_compile = True
+    out = np.zeros_like(x)
+    found = products[(1,)](x, out, M=rows, N=width, num_warps=warps, disable_optimizations=off)
+    traffic = list(found.simulation.banks.values())
+    assert sum(t.passes for t in traffic) > 0
+    assert sum(t.conflicts for t in traffic) <= (8 * warps if not off else 0)
+
+
 @tessera.jit
 def total(x, out, N: tl.constexpr):
     at = tl.arange(0, N)

@@ -214,9 +214,12 @@ class FunctionLowering:
         with w.hoist():
             return [w.add("i32", w.add("i32", base, x), str(start)) for x in offsets]
 
-    def owner_mask(self, layout: LinearLayout | None, distinct_warps: int = 0) -> str:
+    def owner_mask(
+        self, layout: LinearLayout | None, distinct_warps: int = 0, lanes_set: int = 0
+    ) -> str:
         """Return an i1: this thread holds the first copy of its elements ("true" if there are no copies). Warps that
-        differ in the bits `distinct_warps` hold different data although the layout does not say so."""
+        differ in the bits `distinct_warps` hold different data although the layout does not say so; of lanes that
+        differ in the bits `lanes_set` the last one counts, not the first."""
         w = self.w
         if layout is None:
             bits = (1 << (5 + self.warp_bits)) - 1
@@ -232,7 +235,7 @@ class FunctionLowering:
         with w.hoist():
             if bits != (1 << (5 + self.warp_bits)) - 1:
                 found = w.pure(f"and i32 {found}, {bits}")
-            return w.pure(f"icmp eq i32 {found}, 0")
+            return w.pure(f"icmp eq i32 {found}, {lanes_set}")
 
     # --- ops -----------------------------------------------------------------------------------------------
     def lower_block(self, block: Block) -> None:

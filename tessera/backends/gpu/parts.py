@@ -55,8 +55,11 @@ def parts_of(rest: LinearLayout, parts: int, element_major: bool) -> Slots:
     bits, count = parts.bit_length() - 1, rest.num_elements.bit_length() - 1
     moving = sum(c != 0 for c in rest.columns("lane"))
     step = neighbours(rest)
-    if element_major or parts == 1 or moving <= FEW_LANES or (step == 1 and parts <= VECTOR):
-        elements = tuple([1 << (i + bits) for i in range(count)])
+    if parts == 1:
+        return Slots(tuple([1 << i for i in range(count)]), ())
+    if element_major or moving <= FEW_LANES or (step == 1 and parts <= VECTOR):
+        order = _lanes_first(rest, count)
+        elements = tuple([1 << (order.index(i) + bits) for i in range(count)])
         return Slots(elements, tuple([1 << i for i in range(bits)]))
     own = tuple([1 << i for i in range(count)])
     return Slots(own, tuple([1 << (i + count) for i in range(bits)]), step, 1 << count)
@@ -65,13 +68,30 @@ def parts_of(rest: LinearLayout, parts: int, element_major: bool) -> Slots:
 def spread(rest: LinearLayout, parts: int) -> Slots:
     """Parts that neighbouring lanes read, a few for each thread."""
     bits, count = parts.bit_length() - 1, rest.num_elements.bit_length() - 1
-    lanes = [c.bit_length() - 1 for c in rest.columns("lane") if c and not c & (c - 1)]
-    order = list(dict.fromkeys([*lanes, *range(count)]))
     columns = [0] * count
-    for place, bit in enumerate(order):
+    for place, bit in enumerate(_lanes_first(rest, count)):
         turn = place - (BANK_BITS - bits)
         columns[bit] = 1 << (place + bits) | (1 << turn if 0 <= turn < bits else 0)
     return Slots(tuple(columns), tuple([1 << i for i in range(bits)]), turned=True)
+
+
+def _lanes_first(rest: LinearLayout, count: int) -> list[int]:
+    """The bits of an element's packed coordinate in the order of a slot's bits: lanes are in different banks."""
+    lanes = [c.bit_length() - 1 for c in rest.columns("lane") if c and not c & (c - 1)]
+    return list(dict.fromkeys([*lanes, *range(count)]))
+
+
+def reader_columns(fl: FunctionLowering, count: int) -> tuple[list[int], list[int], list[int]]:
+    """Which of `count` slots threads read for all others: columns of registers, lanes and warps. Lanes, then warps read
+    slots one after another; a thread reads several if there are fewer threads than slots."""
+    places = [1 << b for b in range(count.bit_length() - 1)]
+    lane, others = _padded(places[:5], 5), places[5:]
+    warp, register = _padded(others[: fl.warp_bits], fl.warp_bits), others[fl.warp_bits :]
+    return register, lane, warp
+
+
+def _padded(columns: list[int], count: int) -> list[int]:
+    return [*columns, *[0] * (count - len(columns))]
 
 
 def neighbours(rest: LinearLayout) -> int:

@@ -7,6 +7,7 @@ rounds better than a running sum. The region is lowered once for many registers 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tessera.analysis.scratch import (
@@ -18,7 +19,14 @@ from tessera.analysis.scratch import (
 )
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.packing import from_reg32, to_reg32
-from tessera.backends.gpu.parts import Slots, neighbours, part_addresses, parts_of, spread
+from tessera.backends.gpu.parts import (
+    Slots,
+    neighbours,
+    part_addresses,
+    parts_of,
+    reader_columns,
+    spread,
+)
 from tessera.backends.gpu.shape import renaming
 from tessera.backends.gpu.shared import load_elements, store_elements
 from tessera.backends.gpu.types import llvm_type
@@ -255,9 +263,7 @@ def _shared_parts(
     bits = len(axis_warp_bits(op.inputs[0].type.layout, op.axis))
     elems = [elem_of(v.type) for v in op.inputs]
     count = result_elements(op) << bits
-    places = [1 << b for b in range(count.bit_length() - 1)]  # of a part, by bits of its reader
-    lane, others = _padded(places[:5], 5), places[5:]
-    warp, register = _padded(others[: fl.warp_bits], fl.warp_bits), others[fl.warp_bits :]
+    register, lane, warp = reader_columns(fl, count)
     idle = sum(1 << b for b, c in enumerate((*lane, *warp)) if c == 0)
     owner = _has_first_part(fl, slots, idle)  # of the lanes that read parts of the same result
     start: int = op.attrs["scratch"]
@@ -279,11 +285,7 @@ def _shared_parts(
         results.append(start)
         start += area(elem, result_elements(op))
     fl.target.barrier(fl.w)
-    return [_results(fl, elem, rest, live, at) for elem, at in zip(elems, results, strict=True)]
-
-
-def _padded(columns: list[int], count: int) -> list[int]:
-    return [*columns, *[0] * (count - len(columns))]
+    return [read_results(fl, elem, rest, live, at) for elem, at in zip(elems, results, strict=True)]
 
 
 def _has_first_part(fl: FunctionLowering, slots: Slots, idle: int) -> str:
@@ -297,11 +299,19 @@ def _has_first_part(fl: FunctionLowering, slots: Slots, idle: int) -> str:
         return fl.w.pure(f"icmp eq i32 {fl.w.pure(f'or i32 {part}, {rest}')}, 0")
 
 
-def _results(
-    fl: FunctionLowering, elem: ElementType, rest: LinearLayout, live: Sequence[int], start: int
+def read_results(
+    fl: FunctionLowering,
+    elem: ElementType,
+    rest: LinearLayout,
+    live: Sequence[int],
+    start: int,
+    warps: Sequence[int] = (),
+    apart: tuple[int, ...] = (),
 ) -> Row:
-    """Read the results of a thread, neighbours together."""
-    addresses = part_addresses(fl, rest, elem, start, parts_of(rest, 1, False))
+    """Read the results of a thread, neighbours together. If each part of the `warps` has its own: those of its part,
+    which are `apart` elements apart, by bit of the part's number."""
+    slots = replace(parts_of(rest, 1, False), part_columns=apart)
+    addresses = part_addresses(fl, rest, elem, start, slots, warps=warps)
     row: Row = []
     step = neighbours(rest)
     for i in range(0, len(live), step):
@@ -323,7 +333,24 @@ def _read_all(
     slots: Slots,
     parts: int,
 ) -> list[Row]:
-    found: list[list[Row]] = [[[] for _ in reads] for _ in range(parts)]  # [part][operand]
+    found = read_parts(fl, reads, live, slots, parts, range(parts))
+    while len(found) > 1:
+        half = len(found) // 2
+        found = [combine(fl, op.combine, found[j], found[j + half]) for j in range(half)]
+    return found[0]
+
+
+def read_parts(
+    fl: FunctionLowering,
+    reads: Sequence[tuple[Any, Row]],
+    live: Sequence[int],
+    slots: Slots,
+    parts: int,
+    wanted: Sequence[int],
+) -> list[list[Row]]:
+    """Read the `wanted` of all parts of a thread's elements `live`: rows by part and by operand. `reads`: the type of
+    each operand, and the addresses of its parts 0."""
+    found: list[list[Row]] = [[[] for _ in reads] for _ in wanted]
     for k, (elem, read) in enumerate(reads):
         for i in range(0, len(live), slots.together):
             if slots.apart:
@@ -332,13 +359,11 @@ def _read_all(
                     load_elements(
                         fl, elem, fl.w.add("i32", read[live[i]], str(n * far)), slots.together
                     )
-                    for n in range(parts)
+                    for n in wanted
                 ]
             else:
-                loaded = [[x] for x in load_elements(fl, elem, read[live[i]], parts)]
-            for part, values in zip(found, loaded):
+                vector = load_elements(fl, elem, read[live[i]], parts)
+                loaded = [[vector[n]] for n in wanted]
+            for part, values in zip(found, loaded, strict=True):
                 part[k] += values
-    while len(found) > 1:
-        half = len(found) // 2
-        found = [combine(fl, op.combine, found[j], found[j + half]) for j in range(half)]
-    return found[0]
+    return found
