@@ -20,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 
 from tessera import dtypes
+from tessera.interp.shadows import uninitialised
 from tessera.runtime.arguments.tensors import element_type, to_numpy
 from tessera.runtime.benchmark import do_bench, do_bench_cudagraph, quantile
 
@@ -36,6 +37,7 @@ __all__ = [
     "perf_report",
     "quantile",
     "set_gpu_clock",
+    "uninitialised",
 ]
 
 Tolerance = float | Callable[[Any], float] | None

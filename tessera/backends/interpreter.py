@@ -12,6 +12,7 @@ from tessera.ir import Module, PassManager, pack_locations
 from tessera.ops.trace import TRACE_ADDED, TRACE_MODE
 from tessera.passes import neutral_pipeline
 from tessera.passes.checks.insert_checks import insert_checks
+from tessera.passes.neutral.descriptors import lower_descriptor_rows
 from tessera.passes.neutral.insert_trace import TRACED, insert_trace
 
 
@@ -29,7 +30,11 @@ class InterpreterBackend(Backend):
     def stages(self, options: Options) -> dict[str, Stage]:
         def tir(module: Module, metadata: dict[str, Any]) -> Module:
             # A checked launch reports values by their names in the source: nothing is merged or removed.
-            passes = [insert_checks] if options.debug == "check" else neutral_pipeline()
+            passes = (
+                [lower_descriptor_rows, insert_checks]
+                if options.debug == "check"
+                else neutral_pipeline()
+            )
             if options.instrumentation_mode == TRACE_MODE and options.debug != "check":
                 passes = [*passes, insert_trace.bind(cpu=True)]
             PassManager(passes, verify=knobs.compilation.verify).run(module)

@@ -154,6 +154,14 @@ class ProgramRace(InterpreterError):
     help = "programs run in any order: store elements of a program's own, use `tl.atomic_add`, or launch twice"
 
 
+class UninitialisedRead(InterpreterError):
+    """A program of a checked launch reads an element of an array declared by `tessera.testing.uninitialised` that no
+    kernel has stored."""
+
+    code = "uninitialised-read"
+    help = "store the element before (all of them: compare masks and grids), or fill the array on the host"
+
+
 class DeviceAssertionError(TesseraError, AssertionError, RuntimeError):
     code = "device-assert"
 

@@ -7,61 +7,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
+from tessera.analysis.written import written_arguments
 from tessera.dtypes import pointer_type
 from tessera.interp import arith, effects, roles, stepping, tile, trace
+from tessera.interp.extents import address_of, array_extent
 from tessera.interp.machine import EVALUATORS, Machine, evaluate, kernel_of, run_program
 from tessera.interp.memory import Memory
 from tessera.interp.numerics import settle
-from tessera.interp.races import Races, may_race
 from tessera.interp.reports import failure, from_words
+from tessera.interp.shadows import Shadows
 from tessera.ir import Module
-from tessera.ops.memory import UNKNOWN_EXTENT, BreakpointOp
+from tessera.ops.memory import SHADOW_UNIT, BreakpointOp
 
 __all__ = [
-    "EVALUATORS", "Machine", "Memory", "address_of", "evaluate", "extents_of", "failure", "from_words", "run",
+    "EVALUATORS", "Machine", "Memory", "Shadows", "address_of", "array_extent", "evaluate", "failure",
+    "from_words", "run",
 ]  # fmt: skip
 
 _REGISTERED = (arith, effects, roles, tile, trace)  # importing them registers their evaluators
-
-
-def array_extent(x: Any) -> tuple[int, int] | None:
-    """Return the (first, end) address of the storage behind an array argument; None for raw addresses."""
-    if isinstance(x, np.ndarray):
-        array = cast("np.ndarray", x)
-        while isinstance(inner := array.base, np.ndarray):
-            array = inner
-        low = high = array.ctypes.data
-        for n, stride in zip(array.shape, array.strides, strict=True):
-            reach = (n - 1) * stride
-            low, high = low + min(reach, 0), high + max(reach, 0)
-        return (low, high + array.itemsize) if array.size else (low, low)
-    if hasattr(x, "untyped_storage"):
-        s = x.untyped_storage()
-        return s.data_ptr(), s.data_ptr() + s.nbytes()
-    base = getattr(x, "base", None)  # a typed view of an array
-    return None if base is None else array_extent(base)
-
-
-def address_of(x: Any) -> int:
-    """Return the address that a pointer argument stands for."""
-    if x is None:
-        return 0
-    if isinstance(x, np.ndarray):
-        return x.ctypes.data
-    return x.data_ptr() if hasattr(x, "data_ptr") else int(x)
-
-
-def extents_of(kinds: Sequence[str], args: Sequence[object]) -> list[int]:
-    """Return the additional arguments of a checked build: first and end address of each pointer's storage."""
-    found: list[int] = []
-    for kind, x in zip(kinds, args, strict=True):
-        if kind.startswith("*"):
-            found += array_extent(x) or UNKNOWN_EXTENT
-    return found
 
 
 def run(module: Module, grid: Sequence[int], args: Sequence[object]) -> None:
@@ -70,10 +37,12 @@ def run(module: Module, grid: Sequence[int], args: Sequence[object]) -> None:
     memory = Memory()
     values: list[Any] = []
     formals = kernel.body.args
-    checked = len(formals) > len(args)
-    if checked:
-        args = [*args, *extents_of([a.type.short for a in formals[: len(args)]], args)]
-    for formal, x in zip(formals, args, strict=True):
+    shadows: Shadows | None = None
+    if len(formals) > len(args):  # a checked build
+        shadows = Shadows(module.attrs.get(SHADOW_UNIT, 0))
+        kinds = [a.type.short for a in formals[: len(args)]]
+        args = [*args, *shadows.arguments(kinds, args, written_arguments(module))]
+    for i, (formal, x) in enumerate(zip(formals, args, strict=True)):
         if not isinstance(formal.type, pointer_type):
             values.append(settle(np.asarray(x), formal.type))
             continue
@@ -81,22 +50,24 @@ def run(module: Module, grid: Sequence[int], args: Sequence[object]) -> None:
         if extent is None:
             memory.open |= x is not None
         else:
-            memory.extents[formal.name] = extent
+            memory.extents[formal.name or f"argument {i}"] = extent
         memory.open |= isinstance(formal.type.element_ty, pointer_type)
         values.append(np.asarray(address_of(x), np.int64))
     memory.open |= any(_makes_pointers(op) for op in module.walk())
-    if checked and not memory.open and may_race(module):
-        memory.races = Races(memory.extents)
     gx, gy, gz = (*grid, 1, 1, 1)[:3]
     machine = Machine(module, memory, (gx, gy, gz))
     if stepping.wanted() and any(isinstance(op, BreakpointOp) for op in module.walk()):
         machine.stepper = stepping.Stepper()
     with np.errstate(all="ignore"):
         machine.compute_uniform(kernel, values)
-    for z in range(gz):
-        for y in range(gy):
-            for x in range(gx):
-                run_program(machine, kernel, values, (x, y, z))
+    try:
+        for z in range(gz):
+            for y in range(gy):
+                for x in range(gx):
+                    run_program(machine, kernel, values, (x, y, z))
+    finally:
+        if shadows is not None:
+            shadows.close()
 
 
 def _makes_pointers(op: Any) -> bool:

@@ -24,7 +24,6 @@ from tessera.ops import gpu, memory, special
 @evaluate(memory.LoadOp)
 def load_(m: Machine, op: memory.LoadOp, ptr: np.ndarray, *_: object) -> np.ndarray:
     elem = elem_of(op.ptr.type).element_ty
-    m.at(op)
     return np.asarray(
         m.memory.load(ptr, elem, m.optional(op, "mask"), m.optional(op, "other")), carrier(elem)
     )
@@ -34,7 +33,6 @@ def load_(m: Machine, op: memory.LoadOp, ptr: np.ndarray, *_: object) -> np.ndar
 def store_(
     m: Machine, op: memory.StoreOp, ptr: np.ndarray, value: np.ndarray, *_: object
 ) -> tuple[()]:
-    m.at(op)
     m.memory.store(ptr, value, elem_of(op.ptr.type).element_ty, m.optional(op, "mask"))
     return ()
 
@@ -214,7 +212,8 @@ def check_(m: Machine, op: memory.CheckOp, bad: np.ndarray, *values: np.ndarray)
         at = (index if np.ndim(x) else 0,) if samples is None else samples
         found.append([np.reshape(x, -1)[i] for i in at])
     flags = np.reshape(bad, -1)[: op.mapped].astype(np.uint8).tobytes()
-    raise failure(op.row(), m.program, index, found, flags)
+    sites = [x.row() for x in m.module.walk() if isinstance(x, memory.CheckOp) and x.site >= 0]
+    raise failure(op.row(), m.program, index, found, flags, sites)
 
 
 @evaluate(memory.PrintOp)

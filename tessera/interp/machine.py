@@ -122,11 +122,6 @@ class Machine:
             error.note(f"program ({', '.join(map(str, self.program))})")
         return error
 
-    def at(self, op: Op) -> None:
-        """Tell the race detector which program and line access memory next."""
-        if self.memory.races is not None:
-            self.memory.races.here = (self.program, op.loc)
-
     def optional(self, op: Op, field_name: str) -> Any:
         """Return the value of an optional operand, None if absent."""
         v = getattr(op, field_name)

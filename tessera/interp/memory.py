@@ -12,7 +12,6 @@ import numpy as np
 
 from tessera.errors import InterpreterError, OutOfBounds
 from tessera.interp.numerics import from_storage, storage, to_storage
-from tessera.interp.races import Races
 from tessera.ir import ElementType
 
 _BASE = 4096  # the first page is never mapped, so the window starts after it
@@ -37,7 +36,6 @@ class Memory:
 
     extents: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     open: bool = False  # whether pointers to unknown storage may occur
-    races: Races | None = None  # the detector of races between programs
     windows: dict[Kind, np.ndarray] = field(default_factory=dict[Kind, np.ndarray])
 
     def _words(
@@ -104,12 +102,10 @@ class Memory:
         kind = storage(elem)
         if mask is None or np.all(mask):
             words, index = self._words(address, kind, "load")
-            self._note_load(address, words)
             return from_storage(words[index], elem)
         raw = np.zeros(np.shape(address), kind)
         active = np.asarray(address)[mask]
         words, index = self._words(active, kind, "load", mask)
-        self._note_load(active, words)
         raw[mask] = words[index]
         value = from_storage(raw, elem)
         return value if other is None else np.where(mask, value, other)
@@ -121,12 +117,4 @@ class Memory:
         if mask is not None and not np.all(mask):
             address, raw = np.asarray(address)[mask], np.asarray(raw)[mask]
         words, index = self._words(address, storage(elem), "store", mask)
-        if self.races is not None:
-            old = words[index]
-            same = (old == raw) | ((old != old) & (raw != raw))  # NaN stays NaN
-            self.races.store(address, words.itemsize, ~np.broadcast_to(same, np.shape(address)))
         words[index] = raw
-
-    def _note_load(self, address: np.ndarray, words: np.ndarray) -> None:
-        if self.races is not None:
-            self.races.load(address, words.itemsize)

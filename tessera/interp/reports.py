@@ -17,21 +17,27 @@ from tessera.errors import (
     IntegerOverflow,
     NotFinite,
     OutOfBounds,
+    ProgramRace,
     TesseraError,
+    UninitialisedRead,
 )
 from tessera.interp.numerics import CARRIERS
 from tessera.ir import unpack_location
 
 KINDS: dict[str, type[TesseraError]] = {
-    e.code: e for e in (DeviceAssertionError, IntegerOverflow, NotFinite, OutOfBounds)
-}
+    e.code: e
+    for e in (
+        DeviceAssertionError, IntegerOverflow, NotFinite, OutOfBounds, ProgramRace, UninitialisedRead
+    )
+}  # fmt: skip
 
 
 def failure(
-    row: Mapping[str, Any], program: Sequence[int], index: int, values: Sequence[Sequence[Any]], bad: bytes = b""
+    row: Mapping[str, Any], program: Sequence[int], index: int, values: Sequence[Sequence[Any]], bad: bytes = b"",
+    rows: Sequence[Mapping[str, Any]] = (),
 ) -> TesseraError:  # fmt: skip
     """Return the error of a check: `index` counts elements row by row, `values` has the samples of each value, `bad` a
-    byte for each element: whether it fails."""
+    byte for each element: whether it fails; `rows` are those of all checks, among them the other one of a race."""
     facts = [v[0] for v in values[: len(values) - len(row["labels"])]]
     kind = KINDS[row["kind"]]
     message = row["message"]
@@ -41,18 +47,28 @@ def failure(
         nan = bool(np.isnan(facts[0]))
         of = "infinities" if nan and facts[1] else "finite numbers"
         message = message.format("NaN" if nan else "infinity", of)
+    if kind in (ProgramRace, UninitialisedRead):
+        message = message.format(_ids(program), facts[0], _ids(facts[1:4]))
     by_zero = message.endswith("division by zero")
     error = kind(message, help="divide where the divisor is not 0" if by_zero else None)
     error.loc = unpack_location(row["loc"])
     if row["shape"]:
         error.failed = FailedTile(tuple(row["shape"]), bad, tuple(program), index)
-    where = f"program ({', '.join(map(str, program))})"
+    if kind in (ProgramRace, UninitialisedRead):
+        site = next((r["loc"] for r in rows if r["site"] == facts[4]), None)
+        other = unpack_location(site) if kind is ProgramRace else None
+        return error if other is None else error.note(f"the other access is at {other.short()}")
+    where = f"program {_ids(program)}"
     element = [int(i) for i in np.unravel_index(index, row["shape"])] if row["shape"] else []
     error.note(where + (f", element ({', '.join(map(str, element))})" if element else ""))
     shapes = row["shapes"][len(facts) :]
     for label, shape, found in zip(row["labels"], shapes, values[len(facts) :], strict=True):
         error.note(f"{label} = {_shown(found, shape)}")
     return error
+
+
+def _ids(program: Sequence[Any]) -> str:
+    return f"({', '.join(map(str, program))})"
 
 
 def _out_of_bounds(message: str, element: int, holds: int) -> str:

@@ -38,6 +38,7 @@ EVICTION = ("", "evict_first", "evict_last")
 SEMANTICS = ("acquire", "release", "acq_rel", "relaxed")
 PADDING = ("zero", "nan")
 UNKNOWN_EXTENT = (-(1 << 63), (1 << 63) - 1)  # first and end address of an unknown storage
+SHADOW_UNIT = "shadow_unit"  # attribute of checked modules: bytes of an entry of the shadows that their launches keep
 SCOPES = ("gpu", "cta", "sys")
 
 
@@ -321,7 +322,8 @@ MOST_MAPPED = 1 << 16  # elements of a tile that a report tells about
 class CheckOp(Op, opcode="check", effects=Effect.WRITE):
     """Stop the launch where any element of `bad` (int1) is true, with a report of kind `kind` (an error's code).
 
-    The report shows the last `values` under `labels`; its text is made from the values before them.
+    The report shows the last `values` under `labels`; its text is made from the values before them. `site`: the number
+    of the access in the source that a check of programs that race belongs to, else -1.
     """
 
     bad: Value = operand()
@@ -329,6 +331,7 @@ class CheckOp(Op, opcode="check", effects=Effect.WRITE):
     kind: str = attr()
     message: str = attr()
     labels: tuple[str, ...] = attr(default=())
+    site: int = attr(default=-1)
 
     def verify(self) -> None:
         require(elem_of(self.bad.type) == int1, self, "`bad` is not int1")
@@ -355,6 +358,7 @@ class CheckOp(Op, opcode="check", effects=Effect.WRITE):
         return {
             "kind": self.kind,
             "message": self.message,
+            "site": self.site,
             "labels": list(self.labels),
             "loc": pack_location(self.loc),
             "shape": list(shape_of(self.bad.type)),

@@ -31,7 +31,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Why a kernel takes its time": ("JITFunction.explain", "profile"),
     "Compiling in the background": ("AsyncCompileMode", "FutureKernel"),
-    "Testing and timing": ("testing.assert_close", "testing.do_bench", "testing.perf_report"),
+    "Testing and timing": ("testing.assert_close", "testing.do_bench", "testing.perf_report", "testing.uninitialised"),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Kernels whose programs race, and what a checked launch reports of them."""
+"""Kernels whose programs race or read what nothing has stored, and what a checked launch reports of them."""
 
 from __future__ import annotations
 
@@ -23,5 +23,24 @@ SUM_TEXT = """
       = help: programs run in any order: store elements of a program's own, use `tl.atomic_add`, or launch twice
 """
 
+UNSET = """
+    def k(total, x):
+        first = tl.load(x + tl.program_id(0))
+        tl.store(total + tl.program_id(0) * 0, first)
+"""
 
-CASES = [pytest.param(errors.ProgramRace, SUM, SUM_TEXT, id="a sum")]
+UNSET_TEXT = """
+    error[uninitialised-read]: program (0, 0, 0) reads element 0 of `x`, which nothing has stored
+      --> kernel.py:7:13 in k (at 2:12:)
+       |
+     7 |     first = tl.load(x + tl.program_id(0))
+       |             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+      = help: store the element before (all of them: compare masks and grids), or fill the array on the host
+"""
+
+CASES = [
+    pytest.param(errors.ProgramRace, SUM, SUM_TEXT, id="a sum"),
+    pytest.param(
+        errors.UninitialisedRead, UNSET, UNSET_TEXT, id="an element that nothing has stored"
+    ),
+]

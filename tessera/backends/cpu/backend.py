@@ -18,6 +18,7 @@ from tessera.config import knobs
 from tessera.dtypes import FP8
 from tessera.ir import Module, Pass, PassManager
 from tessera.ir.applications import apply
+from tessera.ops.memory import SHADOW_UNIT
 from tessera.ops.trace import TRACE_MODE
 from tessera.passes import CLEAN_UP, neutral_pipeline
 from tessera.passes.checks.insert_checks import insert_checks
@@ -76,7 +77,8 @@ class CpuBackend(Backend):
         traced = options.instrumentation_mode == TRACE_MODE and not checked
         passes = cpu_pipeline(checked, traced)
         PassManager(passes, knobs.compilation.verify).run(module)
-        metadata |= {name: module.attrs[name] for name in TRACED if name in module.attrs}
+        kept = [name for name in (*TRACED, SHADOW_UNIT) if name in module.attrs]
+        metadata |= {name: module.attrs[name] for name in kept}
         return module
 
     def _llir(self, module: Module, metadata: dict[str, Any], options: Options) -> str:
@@ -87,7 +89,7 @@ class CpuBackend(Backend):
         metadata["name"] = lowered.name
         metadata["args"] = lowered.args
         metadata["shared"] = 0
-        if prints_in_order(module):
+        if prints_in_order(module) or SHADOW_UNIT in module.attrs:
             metadata["in_order"] = True
         metadata["scratch_bytes"] = lowered.scratch_bytes
         metadata["alone_up_to"] = lowered.alone_up_to

@@ -7,8 +7,8 @@ wrong.
     assert c                     check !c                                                    in its place
 
 Only the launch knows where storages lie: for each pointer that a function takes it gets two more arguments, the
-addresses where the storage begins and ends. For narrow integers the front end emits assertions, since it knows which
-operations may wrap.
+addresses where the storage begins and ends, and that of its shadow if programs may race (shadow_checks.py). For narrow
+integers the front end emits assertions, since it knows which operations may wrap.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from tessera.passes.checks.number_checks import (
     check_results,
     check_wide,
 )
+from tessera.passes.checks.shadow_checks import Extent, ShadowChecks, keeps_shadows
 from tessera.passes.neutral.descriptors import lower_access
 
 
@@ -47,8 +48,8 @@ def insert_checks(module: Module) -> None:
 
     Takes: IR as the front end emits it. Accesses through descriptors become accesses through pointers: the extents of a
         descriptor may lie.
-    Gives: `check` ops, which later passes keep in their order with effects; functions take two more arguments, begin
-        and end of the storage, for each pointer.
+    Gives: `check` ops, which later passes keep in their order with effects; functions take two or three more arguments,
+        begin, end and shadow of the storage, for each pointer.
     Needs: the CPU, in checked builds: `kernel[grid](…, debug="check")`.
     Raises: nothing.
     Example: `access` of tests/filecheck/checks.tir
@@ -60,18 +61,22 @@ def insert_checks(module: Module) -> None:
             with suppress(UnsupportedLanguageConstruct):  # atomics of floats other than add
                 lower_access(op)
     functions = [f for f in module.body if isinstance(f, control.FuncOp)]
-    extents = {arg: pair for f in functions for arg, pair in _add_extents(f).items()}
-    checker = _Checker(extents)
+    shadowed = keeps_shadows(module)
+    extents = {arg: x for f in functions for arg, x in _add_extents(f, shadowed).items()}
+    checker = _Checker(extents, ShadowChecks(extents) if shadowed else None)
+    if checker.shadows is not None:
+        checker.shadows.prepare(module)
     for f in functions:
         checker.block(f.body)
 
 
-def _add_extents(f: control.FuncOp) -> dict[Value, tuple[Value, Value]]:
-    """Add two arguments, begin and end of the storage, for each pointer argument."""
+def _add_extents(f: control.FuncOp, shadowed: bool) -> dict[Value, Extent]:
+    """Add two arguments, begin and end of the storage, for each pointer argument, and one for its shadow."""
     pointers = [a for a in f.body.args if isinstance(a.type, pointer_type)]
-    found = {a: (f.body.add_arg(int64), f.body.add_arg(int64)) for a in pointers}
+    kinds = (int64, int64, pointer_type(int64))[: 2 + shadowed]
+    found = {a: tuple(f.body.add_arg(kind) for kind in kinds) for a in pointers}
     if f.arg_attrs:
-        f.attrs["arg_attrs"] = (*f.arg_attrs, *(() for _ in range(2 * len(pointers))))
+        f.attrs["arg_attrs"] = (*f.arg_attrs, *(() for _ in range(len(kinds) * len(pointers))))
     return found
 
 
@@ -93,7 +98,8 @@ def _offsets(ptr: Value) -> list[Value]:
 class _Checker:
     """Puts checks into a function. `extents`: where the storage of a pointer argument begins and ends."""
 
-    extents: dict[Value, tuple[Value, Value]]
+    extents: dict[Value, Extent]
+    shadows: ShadowChecks | None
     handlers: dict[type[Op], Callable[[Any], None]] = field(default_factory=lambda: {})
 
     def __post_init__(self) -> None:
@@ -115,6 +121,8 @@ class _Checker:
             handler = self.handlers.get(type(op))
             if isinstance(op, memory.PointerAccess):
                 self.access(op)
+                if self.shadows is not None:
+                    self.shadows.access(op)
             elif handler is not None:
                 handler(op)
             check_finite(op)
@@ -122,11 +130,16 @@ class _Checker:
                 for inner in op.regions:
                     self.block(inner)
 
-    def extent(self, ptr: Value, b: CheckBuilder) -> tuple[Value, Value]:
+    def extent(self, ptr: Value, b: CheckBuilder) -> Extent:
         base = argument_of(ptr)
         known = self.extents.get(base) if base is not None else None
+        if known is not None:
+            return known
         low, high = (b.constant(x, int64) for x in memory.UNKNOWN_EXTENT)
-        return known or (low, high)
+        if self.shadows is None:
+            return low, high
+        none = arith.CastOp(b.constant(0, int64), results=[pointer_type(int64)])
+        return low, high, b.emit(none)
 
     def call(self, op: control.CallOp) -> None:
         """Pass the extents of pointers to the callee."""
@@ -139,7 +152,7 @@ class _Checker:
         if base is None or base not in self.extents:
             return
         b = CheckBuilder.before_op(op)
-        low, high = self.extents[base]
+        low, high = self.extents[base][:2]
         e, t = elem_of(op.ptr.type).element_ty, op.ptr.type
         width = b.constant(e.storage_bytes if isinstance(e, dtype) else 8, int64)
         address, start = b.cast(op.ptr, int64), b.cast(base, int64)

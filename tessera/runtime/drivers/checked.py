@@ -12,6 +12,7 @@ from typing import Any
 from tessera.compiler.kernel import CompiledKernel
 from tessera.config import knobs
 from tessera.errors import LaunchError, TesseraError
+from tessera.ops.memory import SHADOW_UNIT
 from tessera.runtime.arguments.dlpack import Memory, memory_of, on_cuda, speaks_dlpack
 from tessera.runtime.arguments.tensors import is_numpy
 
@@ -87,6 +88,7 @@ def checked_launcher(kernel: CompiledKernel, start: Callable[..., None]) -> Call
     kinds: list[str] = kernel.metadata.args
     sizes = (sum(row["counts"]) + -(-row["mapped"] // 8) for row in rows)
     words = HEADER + max(sizes, default=0)
+    unit: int = getattr(kernel.metadata, SHADOW_UNIT, 0)
 
     def launch(gx: int, gy: int, gz: int, stream: int, *args: object) -> None:
         own = kinds[: len(args)]
@@ -96,18 +98,21 @@ def checked_launcher(kernel: CompiledKernel, start: Callable[..., None]) -> Call
                 interp.address_of(x) if kind.startswith("*") else x
                 for kind, x in zip(own, host, strict=True)
             ]
-            extents = interp.extents_of(own, host)
+            shadows = interp.Shadows(unit)
+            added = shadows.arguments(own, host, kernel.metadata.written)
+            extents = [interp.address_of(x) for x in added]
             place = (
                 (ctypes.addressof(report),) if rows else ()
             )  # nothing is checked: nothing to report
             start(gx, gy, gz, *values, *extents, *place)
+            shadows.close()
             told: list[int] = list(report)
             program, _, check, element = told[:HEADER]
             if program != NOTHING:
                 at = (program % gx, program // gx % gy, program // (gx * gy))
                 left, row = iter(told[HEADER:]), rows[check]
                 found = interp.from_words(row, left)
-                bad = b"".join(x.to_bytes(8, "little") for x in left)[: row["mapped"]]
-                raise noted(interp.failure(row, at, element, found, bad), kernel)
+                bad = b"".join(x.to_bytes(8, "little", signed=True) for x in left)[: row["mapped"]]
+                raise noted(interp.failure(row, at, element, found, bad, rows), kernel)
 
     return launch

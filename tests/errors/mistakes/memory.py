@@ -95,19 +95,26 @@ CASES = [
     in_program(
         "two programs that store to one element",
         """
-        from tessera.runtime.driver import driver
-
         @tessera.jit
         def k(out):
             «tl.store(out, tl.program_id(0))»
 
-        driver.set_active("interpreter")
-        try:
-            k[(2,)](out, debug="check")
-        finally:
-            driver.reset_active()
+        k[(2,)](out, debug="check")
         """,
         "race", "tl.atomic_add",
+    ),
+    in_program(
+        "a sum of elements that nothing has stored",
+        """
+        from tessera.testing import uninitialised
+
+        @tessera.jit
+        def k(x, out):
+            tl.store(out, tl.sum(«tl.load(x + tl.arange(0, 16))»))
+
+        k[(1,)](uninitialised(np.empty(16, np.float32)), out, debug="check")
+        """,
+        "uninitialised-read", "store the element before",
     ),
     in_program(
         "an index that overflows",
