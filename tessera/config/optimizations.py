@@ -212,18 +212,18 @@ _GPU = (
         "transpose-buffers", "gpu", "gives an operand that a loop transposes a ring of three buffers", "a warpgroup meets the others when its MMA of two iterations before is done", "passes/gpu_scheduling/transpose_buffers.py", "tests/unit/test_transpose_role.py", unit="loop", takes_room=True,
     ),
     _row(
-        "transpose-role", "gpu", "lets warps of their own transpose an operand of MMAs", "the loop's one MMA only adds up; both rings have room", "passes/gpu_scheduling/transpose_role.py `transposition_of`", "tests/unit/test_transpose_role.py", takes_room=True,
+        "transpose-role", "gpu", "lets warps of their own transpose an operand of MMAs", "the loop's one MMA only adds up; both rings have room", "passes/gpu_loops/transpose_role.py `transposition_of`", "tests/unit/test_transpose_role.py", takes_room=True,
     ),
     _row(
         "warp-specialize", "gpu", "runs a producer that loads and consumers that compute in warps of their own",
         "the producer computes its scalars alone; loads do not see what the program writes in between",
-        "passes/gpu_scheduling/producer.py `Needs`, passes/gpu_scheduling/ordering.py", "tests/unit/test_specialize.py, tests/unit/test_while_roles.py", takes_room=True,
+        "passes/gpu_loops/producer.py `Needs`, passes/gpu_loops/ordering.py", "tests/unit/test_specialize.py, tests/unit/test_while_roles.py", takes_room=True,
     ),
     _row(
         "software-pipeline", "gpu", "copies tiles of later iterations to rings while this one computes", "addresses and masks are pure; programs do not wait for others in the loop", "passes/gpu_loops/streams.py `slice_of`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
-        "direct-reads", "gpu", "reads tiles that the TMA unit wrote in the layout that their users need", "all users convert them to that layout", "passes/gpu_scheduling/rings.py `read_as_needed`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
+        "direct-reads", "gpu", "reads tiles that the TMA unit wrote in the layout that their users need", "all users convert them to that layout", "passes/gpu_loops/rings.py `read_as_needed`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
         "register-prefetch", "gpu", "loads an iteration ahead what loops with MMAs read besides operands", "addresses are pure; the loop writes through other arguments", "passes/gpu_loops/registers.py `_written`, `_may_run_ahead`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,

@@ -66,7 +66,8 @@ FORMER_NAMES = {
     "pipeline": "schedule-loops",
     "prefetch": "schedule-streams",
     "software-pipeline": "schedule-loops",
-    "specialize": "warp-specialize",
+    "specialize": "schedule-roles",
+    "warp-specialize": "schedule-roles",
 }
 """Former names of passes. They still work, with a warning, as do names with underscores for hyphens."""
 PASS_NAMES = (
@@ -78,8 +79,9 @@ PASS_NAMES = (
     "graph-sink-scalars", "insert-trace",
     "known-comparisons", "licm", "lower-descriptor-rows", "lower-descriptors", "multicast-loads",
     "narrow-accumulators", "number-tensor-maps", "partition-cluster", "peel-first", "persist", "pointer-to-tma",
-    "scalarise-inductions", "schedule-loops", "schedule-streams", "select-tensor-maps", "split-loops", "synchronized",
-    "transpose-buffers", "unroll", "warp-specialize", "while-to-for", "wide-index", "widen-float8",
+    "scalarise-inductions", "schedule-loops", "schedule-roles", "schedule-streams", "select-tensor-maps", "split-loops",
+    "synchronized",
+    "transpose-buffers", "unroll", "while-to-for", "wide-index", "widen-float8",
 )  # fmt: skip
 """All passes of tessera; PASSES has only those whose modules this process has imported."""
 

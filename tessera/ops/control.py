@@ -7,6 +7,7 @@ from typing import Any
 
 from tessera.dtypes import dtype, int1
 from tessera.ir import Block, Effect, Op, Type, Value, attr, operand, region, require
+from tessera.ops.roles import is_split, verify_roles
 from tessera.ops.schedule import verify_schedule
 
 __all__ = [
@@ -20,7 +21,8 @@ def _types(values: Sequence[Value]) -> list[Any]:
 
 class FuncOp(Op, opcode="func"):
     """A function; the kernel is the one with `kernel=True`. `arg_attrs` has the facts of arguments: for each a tuple of
-    (name, value) pairs, e.g. (("divisibility", 16),). `returns`: result types, in order."""
+    (name, value) pairs, e.g. (("divisibility", 16),). `returns`: result types, in order. A kernel with a schedule of
+    warp roles says their warps and registers (`ops/roles.py`)."""
 
     name: str = attr()
     kernel: bool = attr(default=True)
@@ -38,6 +40,8 @@ class FuncOp(Op, opcode="func"):
             self,
             "returns have the wrong types",
         )
+        if is_split(self):
+            verify_roles(self)
 
 
 class ReturnOp(Op, opcode="return", terminator=True):

@@ -24,6 +24,7 @@ from tessera.ir import (
     with_elem,
 )  # fmt: skip
 from tessera.ops.mbarrier import require_mbarriers
+from tessera.ops.roles import is_in_split, ring_of
 from tessera.ops.tile import Matmul, Rearrangement
 
 __all__ = [
@@ -70,6 +71,10 @@ class LocalAllocOp(Op, opcode="local_alloc", effects=Effect.ALLOC):
 
     def verify(self) -> None:
         require(isinstance(self.result.type, SharedType), self, "the result is not shared memory")
+        if ring_of(self) is not None:
+            require(
+                is_in_split(self), self, "a buffer crosses roles, but its function has one only"
+            )
 
     @property
     def bytes(self) -> int:

@@ -40,7 +40,8 @@ __all__ = [
 # How readers learn that a copy has come, and writers that a buffer is free.
 SIGNALS = {
     "cp.async": "groups of copies (cp.async.wait_group), and a barrier of the CTA, which also frees buffers",
-    "mbarrier": "a full and an empty mbarrier for each buffer (cp.async.mbarrier.arrive)",
+    "mbarrier": "a full and an empty mbarrier for each buffer, at which the threads that write arrive",
+    "tma": "a full and an empty mbarrier for each buffer; the full one counts the bytes that come (expect_tx)",
     "thread": "groups of copies; each thread reads what it copied itself, so that no barrier is needed",
 }
 

@@ -12,6 +12,7 @@ from tessera.passes.gpu_layout.coalesce import coalesce
 from tessera.passes.gpu_layout.widen_float8 import widen_float8
 from tessera.passes.gpu_loops.expand import expand_loops
 from tessera.passes.gpu_loops.plan import schedule_loops
+from tessera.passes.gpu_loops.plan_roles import descriptor_to_pointer, schedule_roles
 from tessera.passes.gpu_loops.private import schedule_streams
 from tessera.passes.gpu_mma.async_mma import async_mma
 from tessera.passes.gpu_mma.split_loops import split_loops
@@ -22,7 +23,6 @@ from tessera.passes.gpu_scheduling.clusters import multicast_loads
 from tessera.passes.gpu_scheduling.persist import persist
 from tessera.passes.gpu_scheduling.pointer_to_tma import pointer_to_tma
 from tessera.passes.gpu_scheduling.transpose_buffers import transpose_buffers
-from tessera.passes.gpu_scheduling.warp_specialization import descriptor_to_pointer, warp_specialize
 from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.cse import cse
 from tessera.passes.neutral.licm import licm
@@ -49,8 +49,8 @@ def gpu_passes(
         cse,  # copies of index arithmetic in one layout
         licm,  # conversions and arithmetic that became invariant
         transpose_buffers.bind(facts=facts),  # needs to know what is read back from shared memory
-        warp_specialize.bind(facts=facts),  # needs layouts: boxes and swizzles follow from them
-        # These need layouts: only whole vectors may be copied asynchronously.
+        # These need layouts: boxes and swizzles follow from them, and only whole vectors may be copied asynchronously.
+        schedule_roles.bind(facts=facts),
         schedule_streams.bind(facts=facts),
         schedule_loops.bind(facts=facts),
         expand_loops,

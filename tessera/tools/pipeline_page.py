@@ -42,7 +42,7 @@ OLDER = """\
 ## The same kernel without TMA
 
 On sm_80 (A100) the target's facts name neither TMA nor wgmma. All passes run in the same order. Those up to `check-resources`
-do what they did above; `pointer-to-tma`, `persist` and `warp-specialize` change nothing, and these do the work instead:
+do what they did above; `pointer-to-tma`, `persist` and `schedule-roles` change nothing, and these do the work instead:
 """
 
 # For each pass, and each of its runs: what it assumes, and what it leaves.
@@ -157,9 +157,9 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "Layouts say which operands are read back from shared memory to be transposed.",
         "Such operands have three buffers in turn. Both operands here are in an order that wgmma reads.",
     )],
-    "warp-specialize": [(
+    "schedule-roles": [(
         "Layouts are there, since boxes and swizzles of tensor maps follow from them; loops load tiles through tensor maps.",
-        "The program is split into warp roles. The first region is the consumers': it waits for `full`, multiplies, and gives the buffer of the iteration before back through `empty`, as one product stays in flight (`pending=1`). The second region is the producer's: one warp waits for `empty` and starts the copies. Both carry the buffer's number and the phase of its barriers through their loops.",
+        "The schedule says which warps do what (`ops/roles.py`): a producer's warp (`producer_warps=1`) fills one ring of buffers with both tiles; its copies count their bytes at a barrier (`signal='tma'`), and warpgroups release a buffer. The product of an iteration runs on into the next one (`pending=1`).",
     )],
     "schedule-streams": [(
         "Layouts are there: a thread copies what it would have loaded itself.",
@@ -167,11 +167,11 @@ NOTES: dict[str, list[tuple[str, str]]] = {
     )],
     "schedule-loops": [(
         "Layouts are there: only whole vectors may be copied asynchronously.",
-        "Loops whose tiles are loaded through pointers have a schedule, too: what is copied by cp.async `num_stages - 1` iterations ahead, to how many buffers, and which MMAs run on or late. After warp specialisation this loop has nothing left to load.",
+        "Loops whose tiles are loaded through pointers have a schedule, too: what is copied by cp.async `num_stages - 1` iterations ahead, to how many buffers, and which MMAs run on or late. In this loop the producer loads.",
     )],
     "expand-loops": [(
-        "The schedule of a loop is on its ops.",
-        "Such loops have a prologue, rings of buffers, and an epilogue. No loop of this kernel has a schedule.",
+        "The schedule of roles and loops is on the ops.",
+        "Loops with stages have a prologue, rings of buffers, and an epilogue; this kernel has none. It is split into warp roles. The first region is the consumers': it waits for `full`, multiplies, and gives the buffer of the iteration before back through `empty`, as one product stays in flight. The second region is the producer's: one warp waits for `empty` and starts the copies. Both carry the buffer's number and the phase of its barriers through their loops.",
     )],
     "split-loops": [(
         "What one iteration hands on to the next is carried.",

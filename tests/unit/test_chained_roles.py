@@ -16,7 +16,7 @@ from tessera.backends.nvidia.target import facts_for
 from tessera.errors import ToolNotFound
 from tessera.ir import Module, parse_module
 from tessera.ops import ForOp, WgmmaOp
-from tessera.passes.gpu_scheduling.warp_roles import roles_for
+from tessera.passes.gpu_loops.warp_roles import roles_for
 from tests.unit.mma_chains_kit import (
     CASES,
     STAYING,

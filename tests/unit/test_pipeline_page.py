@@ -17,7 +17,7 @@ def test_names_stay_where_nothing_changes():
     steps = list(walk(90))
     unchanged = [s.name for s in steps if s.before == s.after]
     assert {"unroll", "while-to-for", "schedule-loops"} <= set(unchanged)
-    assert {"pointer-to-tma", "warp-specialize", "barriers"}.isdisjoint(unchanged)
+    assert {"pointer-to-tma", "schedule-roles", "barriers"}.isdisjoint(unchanged)
 
 
 def test_a_change_shows_what_is_around_it():

@@ -57,9 +57,9 @@ FITS = (
     _gpu("passes.gpu_mma.async_mma", "HOISTED_REG32", (160, 192, 208, 224), "attention"),
     _gpu("passes.gpu_loops.plan", "CHAINED_REG32", (160, 192, 208, 224), "attention"),
     _gpu("passes.gpu_loops.plan", "PING_PONG_REG32", (64, 96, 128, 160), "attention"),
-    _gpu("passes.gpu_scheduling.warp_roles", "WORK", (16, 24, 32, 40), "matmul|attention"),
-    _gpu("passes.gpu_scheduling.warp_roles", "LARGE", (64, 96, 128), "matmul|attention"),
-    _gpu("passes.gpu_scheduling.warp_roles", "PRODUCER", (24, 32, 40, 56), "matmul|attention"),
+    _gpu("passes.gpu_loops.warp_roles", "WORK", (16, 24, 32, 40), "matmul|attention"),
+    _gpu("passes.gpu_loops.warp_roles", "LARGE", (64, 96, 128), "matmul|attention"),
+    _gpu("passes.gpu_loops.warp_roles", "PRODUCER", (24, 32, 40, 56), "matmul|attention"),
     _gpu("backends.nvidia.backend", "FEW_BYTES", (0, 8, 16, 32), "attention|norm"),
     _gpu("backends.nvidia.backend", "NEARLY", (0.8, 0.85, 0.9), "attention|norm"),
 )  # fmt: skip

@@ -34,8 +34,10 @@ from tessera.ir import (
     with_elem,
 )
 from tessera.layout import LinearLayout
+from tessera.ops.roles import is_split
 from tessera.ops.schedule import positions_of, stage_of, steady_state
 from tessera.passes.gpu_loops.delay import Places, Placing, arrange, delay
+from tessera.passes.gpu_loops.expand_roles import expand_roles
 from tessera.passes.gpu_loops.registers import carried_loads, carry
 from tessera.passes.gpu_loops.slots import advance, next_slot
 from tessera.passes.gpu_loops.streams import Stream, slice_of
@@ -45,22 +47,28 @@ from tessera.passes.neutral.loops import const, const32, set_yields, with_carrie
 
 @pass_("expand-loops")
 def expand_loops(module: Module) -> None:
-    """Rewrite loops with a schedule to prologue, steady state and epilogue.
+    """Rewrite what has a schedule: functions to warp roles, loops to prologue, steady state and epilogue.
 
-    Takes: loops with `main_stage`, as `schedule-loops` and `warp-specialize` write them.
-    Gives: rings of buffers that `async_copy` fills ahead; loops that carry what a later stage uses, after a first and
-        before a last iteration of their own; no op has a schedule any more.
-    Needs: a GPU with `cp.async` (sm_80) for copies that run ahead.
-    Raises: IRError: the address of a copy that runs ahead is not pure.
+    Takes: functions with `producer_warps` and loops with `main_stage`, as `schedule-roles`, `schedule-streams` and
+        `schedule-loops` write them.
+    Gives: `warp_specialize` with a region for each role, and rings of buffers with a full and an empty mbarrier; rings
+        that `async_copy` fills ahead; loops that carry what a later stage uses, after a first and before a last
+        iteration of their own; no op has a schedule any more.
+    Needs: a GPU with `cp.async` (sm_80) for copies that run ahead, with a TMA unit (sm_90) for roles.
+    Raises: IRError: the address of a copy that runs ahead is not pure, or one that the producer cannot compute.
     Example: `copies` of tests/filecheck/expand-loops/ring.gir
         for { load; local_alloc; local_load } → local_alloc; async_copy; for { async_wait; async_copy; local_load }
     Compare: MLIR `scf` loop pipelining; Triton `tritongpu-pipeline`; M. Lam, "Software pipelining: an effective
         scheduling technique for VLIW machines", PLDI 1988.
     """
+    num_warps: int = module.attrs.get("num_warps", 1)
     for func in module.body:
+        assert isinstance(func, ops.FuncOp)
+        if is_split(func):
+            expand_roles(module, func)
         found = [op for op in func.walk() if isinstance(op, ops.ForOp)]
         for loop in [op for op in found if op.main_stage is not None]:
-            _expand(loop, module.attrs.get("num_warps", 1))
+            _expand(loop, num_warps)
 
 
 def _expand(loop: ops.ForOp, num_warps: int) -> None:

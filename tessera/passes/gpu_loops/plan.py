@@ -155,7 +155,7 @@ class _Plan:
         others = {op for op in roots if isinstance(op, ops.LocalAllocOp) and op not in rings}
         walked = self.loop.walk()
         scratch = max((scratch_bytes(op, self.num_warps, self.facts) for op in walked), default=0)
-        return sum(op.bytes for op in others) + scratch
+        return sum(op.bytes * op.attrs.get("slots", 1) for op in others) + scratch
 
     def _copy_within(self, last: ops.WgmmaOp, streams: list[Stream]) -> None:
         """Let copies be issued between two halves of the last MMA. The first half keeps the matrix unit busy during

@@ -22,6 +22,7 @@ from tessera.ir import Effect, Module, TileType, Value, pass_
 from tessera.ir.applications import apply
 from tessera.layout import LinearLayout
 from tessera.ops import ForOp, FuncOp, LoadOp, Matmul, StoreOp
+from tessera.ops.roles import ring_of
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.anchors import bytes_of
 from tessera.passes.gpu_loops.choices import Looked
@@ -84,6 +85,8 @@ def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, warps: 
 def _is_simple(loop: ForOp) -> bool:
     """Whether a loop is one block without waits or matmuls that stores only if its author asked for stages."""
     for op in loop.body:
+        if ring_of(op) is not None:  # which another role fills
+            return False
         if op.regions and any(isinstance(inner, ForOp | LoadOp | StoreOp) for inner in op.walk()):
             return False
         if isinstance(op, Matmul):

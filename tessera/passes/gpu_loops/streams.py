@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from tessera.analysis.axis import AxisAnalysis
 from tessera.ir import Builder, Effect, Op, SharedType, TileType, Value
 from tessera.layout import LinearLayout, offset_map
-from tessera.ops import DotOp, ForOp, LoadOp, LocalAllocOp, LocalLoadOp, MmaOp, WarpSpecializeOp
+from tessera.ops import DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp, LocalLoadOp, MmaOp
+from tessera.ops.roles import is_in_split
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.coalesce import access_width
 from tessera.passes.neutral.fold import constant_of
@@ -122,7 +123,8 @@ def vector_of(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> int:
 def may_be_buffered(op: LoadOp, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> bool:
     """Whether threads may copy what they load to a buffer, by whole vectors, and read it there again."""
     layout: LinearLayout = op.result.type.layout
-    if op.volatile or not layout.is_bijective() or isinstance(loop.parent_op(), WarpSpecializeOp):
+    in_role = isinstance(loop.parent_op(), FuncOp) and is_in_split(loop)
+    if op.volatile or not layout.is_bijective() or in_role:
         return False
     if vector_of(op, axis, facts) * op.result.type.elem.storage_bytes < COPY_BYTES:
         return False

@@ -6,7 +6,7 @@
 
 While a CTA stores its result, and until the first tiles of the next one arrive, its SM does not multiply, unless
 another CTA shares the SM. A CTA that is alone does better to continue with the next program: of its two
-roles (warp_specialization.py), one loads the tiles of the next program while the other one stores.
+roles (gpu_loops/plan_roles.py), one loads the tiles of the next program while the other one stores.
 
 The result must be stored through a tensor map, as the buffers never become free for rearranging it there.
 As many CTAs are launched as fit; the launcher passes on the grid that was asked for. Programs must not wait
@@ -25,11 +25,11 @@ from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
 from tessera.ir.applications import Declined, apply
 from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_loops.plan_roles import SLACK
 from tessera.passes.gpu_movement.memory_effects import writes
 from tessera.passes.gpu_movement.tensor_maps import ENDLESS, remark
 from tessera.passes.gpu_scheduling.pointer_to_tma import PointerToTma
 from tessera.passes.gpu_scheduling.profitability import ctas_after_split
-from tessera.passes.gpu_scheduling.warp_specialization import SLACK
 from tessera.passes.neutral.canonicalize import canonicalize
 
 AXES = 3  # of a grid

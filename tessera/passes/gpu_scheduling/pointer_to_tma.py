@@ -10,7 +10,7 @@ bytes, and coordinates from 0 on. Whether that holds is only known with the argu
 `precondition` has the checks, and `host_code` the expressions that they test. The launcher evaluates them before each
 launch, and if one fails it runs the kernel that was compiled without this pass.
 
-Only loops that can be split into roles (warp_specialization.py) are changed, and all loads for their MMAs or none.
+Only loops that can be split into roles (gpu_loops/plan_roles.py) are changed, and all loads for their MMAs or none.
 Loads must see earlier writes of the program to overlapping arrays: they are `ordered`, unless the precondition
 ensures that what is read and what is written do not overlap."""
 
@@ -48,11 +48,11 @@ from tessera.ops import (
     TransOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_loops.plan_roles import check_split
 from tessera.passes.gpu_loops.streams import is_zero
 from tessera.passes.gpu_movement.memory_effects import precedes, waits_for_others, writes
 from tessera.passes.gpu_movement.tensor_maps import ALIGNMENT, ENDLESS, remark
 from tessera.passes.gpu_scheduling.profitability import ctas_after_split, split_pays
-from tessera.passes.gpu_scheduling.warp_specialization import check_split
 from tessera.passes.neutral.canonicalize import canonicalize
 
 LAST_ADDRESS = (1 << 63) - 1  # of a signed 64-bit integer
@@ -243,7 +243,7 @@ class PointerToTma:
     def _replace(self, chosen: list[Chosen]) -> bool:
         tiles = [self._tile(c) for c in chosen]
         try:
-            check_split(self.module, self.func, self.facts)
+            check_split(self.module, self.func)
         except Declined:
             for op in reversed(self.emitted):
                 op.erase()

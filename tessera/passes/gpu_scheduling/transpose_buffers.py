@@ -17,7 +17,7 @@ from tessera import ops
 from tessera.ir import Builder, Module, SharedType, Value, pass_
 from tessera.ir.applications import apply
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_scheduling.transpose_role import (
+from tessera.passes.gpu_loops.transpose_role import (
     BUFFERS,
     room_for_transposed,
     transposed_operand,

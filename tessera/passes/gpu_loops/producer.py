@@ -1,34 +1,41 @@
-"""Writes the producer's role: the loops around loads of tiles, with the scalars that they need
-(warp_specialization.py)."""
+"""Writes the producer's role: the loops around loads of tiles, with the scalars that they need (expand_roles.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from tessera import ops
 from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
 from tessera.ir.applications import Declined
-from tessera.passes.gpu_loops.slots import advance
-from tessera.passes.gpu_scheduling.rings import (
+from tessera.passes.gpu_loops.ordering import ordered_loops
+from tessera.passes.gpu_loops.rings import (
     ProducerAcquire,
     Ring,
     copying_ctas,
 )
+from tessera.passes.gpu_loops.shared_scalars import shared_scalars
+from tessera.passes.gpu_loops.slots import advance
 from tessera.passes.neutral.loops import const32, runs_at_all
 
 
-class Split(Protocol):
-    """What the producer must know of the function: its rings, where it waits for the consumers, all ops around rings
-    (`spine`), scalars that both roles can use (`kept`), and whether it may read memory (`reads`)."""
+class Split:
+    """What is known of a function with rings: all ops around them (`spine`), scalars that all roles can use (`kept`),
+    loops before which the producer waits for the consumers, with what these did there (`ordered`), and whether
+    the producer may read memory (`reads`). Raises Declined if a loop's loads may see what the loop does."""
 
-    func: ops.FuncOp
-    rings: list[Ring]
-    acquire: ProducerAcquire
-    spine: set[Op]
-    kept: set[Op]
-    reads: bool
+    def __init__(self, func: ops.FuncOp, rings: list[Ring]):
+        self.func, self.rings = func, rings
+        self.kept = shared_scalars(func)
+        self.ordered = ordered_loops(func, [r for r in rings if r.role == "producer"])
+        self.acquire = ProducerAcquire(list(self.ordered))
+        self.spine: set[Op] = set()
+        for r in rings:
+            op = r.block.parent
+            while op is not None and op is not func:
+                self.spine.add(op)
+                op = op.parent_op()
+        self.reads = not any(isinstance(op, ops.PointerWrite) for op in func.walk())
 
 
 class Needs:

@@ -1,4 +1,4 @@
-"""Gives the transposition of operands in a loop to a warp role of its own (warp_specialization.py), so that the
+"""Gives the transposition of operands in a loop to a warp role of its own (expand_roles.py), so that the
 consumers only multiply.
 
     consumers, for each i                     consumers                     transpose role
@@ -26,10 +26,10 @@ from tessera.ir import Builder, TileType, Value
 from tessera.ir.applications import is_enabled
 from tessera.layout import LinearLayout
 from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_loops.producer import Needs, Producer, Split, States
+from tessera.passes.gpu_loops.rings import Ring, copying_ctas, filled_by
 from tessera.passes.gpu_loops.slots import advance
-from tessera.passes.gpu_scheduling.producer import Needs, Producer, Split, States
-from tessera.passes.gpu_scheduling.rings import Ring, copying_ctas, filled_by
-from tessera.passes.gpu_scheduling.warp_roles import WarpRoles, roles_with_transpose
+from tessera.passes.gpu_loops.warp_roles import roles_with_transpose
 from tessera.passes.neutral.loops import const, const32, only_accumulates
 
 BUFFERS = 3  # of the transposed operand: one written, one read, one being released
@@ -47,7 +47,6 @@ class Transposition:
     read: ops.LocalLoadOp
     transposed: ops.LocalAllocOp
     mma: ops.WgmmaOp
-    roles: WarpRoles
 
 
 def transposed_operand(loop: ops.ForOp) -> ops.LocalAllocOp | None:
@@ -101,28 +100,27 @@ def transposition_of(func: ops.FuncOp, num_warps: int, facts: GpuFacts) -> Trans
     roles = roles_with_transpose(facts, num_warps, func)
     if not alone or roles is None or not isinstance(mma, ops.WgmmaOp):
         return None
-    return Transposition(load, alloc, read, transposed, mma, roles)
+    return Transposition(load, alloc, read, transposed, mma)
 
 
 class TransposeRole(Producer):
     """Writes the code of the transpose role: the loops around a tile that it transposes from the ring `loaded` to the
     ring `transposed`."""
 
-    def __init__(
-        self, split: Split, needs: Needs, what: Transposition, loaded: Ring, transposed: Ring
-    ):
+    def __init__(self, split: Split, needs: Needs, loaded: Ring, transposed: Ring):
         super().__init__(split, needs, [loaded, transposed])
-        self.what, self.loaded, self.transposed = what, loaded, transposed
+        self.loaded, self.transposed = loaded, transposed
 
     def fill(self, ring: Ring, b: Builder, states: States) -> None:
         """Transpose an iteration's tile at the point where it was read."""
         if ring is self.loaded:
             return
+        (read,) = self.transposed.loads
         (slot, phase), (to, parity) = states[self.loaded], states[self.transposed]
         b.insert(ops.MbarrierWaitOp(self.loaded.full, slot, phase, data=True))
         source = b.emit(ops.LocalIndexOp(self.loaded.buffers[0], slot))
-        view: Any = _shifted_view(b, self.what.read.shared, source)
-        tile = b.emit(ops.LocalLoadOp(view, results=[_of_fewer_warps(self.what.read.result.type)]))
+        view: Any = _shifted_view(b, read.shared, source)
+        tile = b.emit(ops.LocalLoadOp(view, results=[_of_fewer_warps(read.result.type)]))
         b.insert(
             ops.MbarrierWaitOp(self.transposed.empty, to, b.emit(ops.XorOp(parity, const32(b, 1))))
         )
@@ -148,17 +146,11 @@ def _of_fewer_warps(t: TileType) -> TileType:
     return t.with_layout(LinearLayout.packed(layout.shape, columns))
 
 
-def late_reading(what: Transposition) -> None:
-    """Let consumers wait for the transposed tile right before the MMA."""
-    what.read.move_before(what.mma)
-    what.transposed.move_before(what.mma)
-
-
-def drop_loaded(what: Transposition, view: Value) -> None:
-    """Erase what the consumers no longer do, once `view` is no longer read."""
+def drop_loaded(loaded: Ring, view: Value) -> None:
+    """Erase what the consumers no longer do with a ring, once `view` is no longer read."""
     _drop_view(view)
-    what.alloc.erase()
-    what.load.erase()
+    loaded.allocs[0].erase()
+    loaded.loads[0].erase()
 
 
 def _shifted_view(b: Builder, view: Value, root: Value) -> Value:

@@ -11,8 +11,8 @@ from tessera.ops import (
     FuncOp,
     PointerWrite,
 )  # fmt: skip
+from tessera.passes.gpu_loops.rings import Ring
 from tessera.passes.gpu_movement.memory_effects import precedes, waits_for_others, writes
-from tessera.passes.gpu_scheduling.rings import Ring
 from tessera.passes.neutral.descriptors import made_by
 
 

@@ -1,4 +1,4 @@
-"""Defines rings of buffers in shared memory, which all roles of a split program use (warp_specialization.py)."""
+"""Defines rings of buffers in shared memory, through which the roles of a split program hand tiles (ops/roles.py)."""
 
 from __future__ import annotations
 
@@ -11,30 +11,38 @@ from tessera.analysis.allocation import memory_users
 from tessera.ir import Block, Builder, Effect, Op, SharedType, Value
 from tessera.ir.applications import apply
 from tessera.layout import box_layout, boxes_of
+from tessera.ops.roles import FILLED, NEVER
 from tessera.passes.neutral.loops import const32, runs_at_all
 
 
 @dataclass(slots=True, eq=False)
 class Ring:
-    """Tiles of one block that are loaded and released together: buffers, barriers, and the loads with their
-    allocations. `once`: there is no loop around them, so that nothing is released. The producer fills the ring, or the
-    transpose role, which reads another ring; the consumers empty it, or the transpose role."""
+    """Tiles of one block that are loaded and released together: the loads with their allocations; who fills the buffers
+    and releases them (ops/roles.py); then buffers and barriers."""
 
     block: Block
     loads: list[Any]
     allocs: list[ops.LocalAllocOp]
-    once: bool = False
+    role: str = "producer"
+    release: str = ""
     outer: bool = False  # other rings advance in loops inside the block
     stages: int = 0
+    first: Ring | None = None  # the ring of an earlier loop whose buffers this one reuses
     buffers: list[Value] = field(default_factory=lambda: [])
     full: Any = None
     empty: Any = None
     ctas: int = 1  # of a cluster that fill the buffers together
-    groups: bool = False  # whether warpgroups, not warps, release the buffers
     plain: bool = False  # whether threads read what the TMA unit writes, not only MMAs
-    first: Ring | None = None  # the ring of an earlier loop whose buffers this one reuses
-    filled_by_transpose: bool = False  # that role fills it
-    emptied_by_transpose: bool = False  # that role empties it
+
+    @property
+    def once(self) -> bool:
+        """Whether there is no loop around the tiles, so that nothing is released."""
+        return self.release == NEVER
+
+    @property
+    def of_transpose(self) -> bool:
+        """Whether the transpose role fills or releases the buffers."""
+        return "transpose" in (self.role, self.release)
 
     @property
     def lead(self) -> Ring:
@@ -45,7 +53,7 @@ class Ring:
         """Take over the properties of the ring that owns the buffers."""
         lead = self.lead
         self.buffers, self.full, self.empty = lead.buffers, lead.full, lead.empty
-        self.stages, self.groups, self.ctas = lead.stages, lead.groups, lead.ctas
+        self.stages, self.release, self.ctas = lead.stages, lead.release, lead.ctas
         self.plain = lead.plain
 
     @property
@@ -53,7 +61,7 @@ class Ring:
         """Attributes of the arrivals that release a buffer. Threads read (ld.shared, ldmatrix) through the generic
         proxy and the TMA unit writes through the asynchronous one, and an arrival alone orders accesses of one proxy
         only: if threads read, a fence is needed, or the TMA unit may overwrite what is still being read."""
-        return {"groups": self.groups, "ctas": self.ctas, "proxy": self.plain}
+        return {"groups": self.release == "warpgroup", "ctas": self.ctas, "proxy": self.plain}
 
     def block_ops(self) -> Iterator[Op]:
         """Yield all ops of the block, nested ones included."""
@@ -69,6 +77,40 @@ class Ring:
     def slot_bytes(self) -> int:
         """The bytes that one iteration's buffers take."""
         return sum(a.result.type.slot_bytes for a in self.allocs)
+
+    def write(self, number: int) -> None:
+        """Write the ring into the schedule."""
+        for a in self.allocs:
+            a.attrs |= {
+                "role": self.role, "ring": number, "slots": self.stages, "signal": FILLED[self.role],
+                "release": self.release,
+            }  # fmt: skip
+
+
+def written(func: ops.FuncOp) -> list[Ring]:
+    """Return the rings that the schedule of a function has, block by block; `first` is the ring of the first block with
+    the same number."""
+    found: list[Ring] = []
+    firsts: dict[int, Ring] = {}
+    for block in func.all_blocks():
+        place = {op: n for n, op in enumerate(block)}
+        here: dict[int, Ring] = {}
+        buffers = [op for op in block if isinstance(op, ops.LocalAllocOp) and "ring" in op.attrs]
+        for a in sorted(buffers, key=lambda a: (a.attrs["ring"], place[_filling(a)])):
+            number, what = a.attrs["ring"], a.attrs
+            r = here.setdefault(number, Ring(block, [], [], what["role"], what["release"]))
+            r.stages, r.first = what["slots"], firsts.get(number)
+            r.allocs.append(a)
+            r.loads.append(_filling(a))
+        firsts = here | firsts
+        found += here.values()
+    return found
+
+
+def _filling(alloc: ops.LocalAllocOp) -> Op:
+    assert alloc.init is not None
+    assert alloc.init.op is not None
+    return alloc.init.op
 
 
 @dataclass(slots=True, eq=False)
@@ -108,16 +150,11 @@ def share(rings: list[Ring]) -> None:
     taken: dict[Block, set[Ring]] = {}
     for number, r in enumerate(rings):
         mine = taken.setdefault(r.block, set())
-        if not (r.once or r.outer or r.filled_by_transpose or r.emptied_by_transpose):
+        if not (r.once or r.outer or r.of_transpose):
             for other in rings[:number]:
-                alone = (
-                    other.once
-                    or other.outer
-                    or other.filled_by_transpose
-                    or other.emptied_by_transpose
-                )
-                fits = other.first is None and not alone and other not in mine
-                if fits and other.block is not r.block and _kind(other) == _kind(r):
+                fits = other.first is None and other not in mine and other.block is not r.block
+                fits = fits and not (other.once or other.outer or other.of_transpose)
+                if fits and _kind(other) == _kind(r):
                     r.first = other
                     break
         mine.add(r.lead)
