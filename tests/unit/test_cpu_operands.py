@@ -12,6 +12,7 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.backends.cpu.target import lacking
 from tessera.config import knobs
 from tests.unit.cpu_kit import agree
 from tests.unit.dot_cases import ENDS, SUMS, Case
@@ -127,3 +128,49 @@ def test_without_prepacking_no_operand_is_packed_first(tmp_path):
             texts.append(k.asm["llir"])
     scratch = "getelementptr i8, ptr %ctx, i64 16"  # where rings of packed operands lie
     assert [scratch in text for text in texts] == [True, False]
+
+
+@tessera.jit
+def strided_weights(
+    w, x, c, step, seen, SCALE: tl.constexpr, GROUPS: tl.constexpr, MASK: tl.constexpr, WRITE: tl.constexpr,
+):  # fmt: skip
+    """A chain of three dots; the rows of A are `SCALE` elements apart along k, those of a group of programs equal."""
+    pid, i = tl.program_id(0), tl.arange(0, 32)
+    group = pid // GROUPS
+    acc = tl.zeros((32, 32), tl.float32)
+    for t in tl.static_range(3):
+        at = (i[:, None] * 32 + i[None, :]) * SCALE + t + group * step
+        if MASK:
+            a = tl.load(w + at, mask=i[None, :] < seen + pid, other=0.0)
+        else:
+            a = tl.load(w + at)
+        b = tl.load(x + (pid + t) * 1024 + i[:, None] * 32 + i[None, :])
+        acc = tl.dot(a, b, acc, input_precision="ieee")
+    tl.store(c + pid * 1024 + i[:, None] * 32 + i[None, :], acc)
+    if WRITE:
+        tl.store(w + i, tl.load(w + i) + 1)
+
+
+@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512"])
+@pytest.mark.parametrize(
+    ("mask", "write", "scale"), [(0, 0, 3), (1, 0, 3), (0, 1, 3), (0, 0, 1), (0, 0, 4)]
+)
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_copies_of_a_are_shared_by_programs(isa, mask, write, scale, kind):
+    """Unless masks differ, or the kernel writes to A; groups of two programs have weights of their own."""
+    if lacking(isa):
+        pytest.skip(f"the machine has no {isa}")
+    numbers = np.random.default_rng(scale)
+    w = numbers.integers(-2, 3, 4 * 1024 + 3 * 40).astype(kind)
+    x = numbers.integers(-2, 3, (9, 32, 32)).astype(kind)
+    c = np.zeros((7, 32, 32), np.float32)
+    with knobs.cpu.scope(), knobs.runtime.scope():
+        knobs.cpu.isa = isa
+        knobs.runtime.num_threads = 1  # programs see what those before them wrote
+        kernel = agree(
+            strided_weights, (7,), w, x, c, 40, 5, SCALE=scale, GROUPS=2, MASK=mask, WRITE=write
+        )
+    line = kernel.asm["llir"].splitlines()[0]
+    if scale > 1 and not write:
+        assert "A shared" in line
+    assert not write or "A shared" not in line

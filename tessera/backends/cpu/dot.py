@@ -29,7 +29,7 @@ from tessera.backends.cpu.operands import (
     in_place,
     left_in_place,
 )
-from tessera.backends.cpu.pack_cache import loop_around, packed_panels
+from tessera.backends.cpu.pack_cache import loop_around, packed_panels, shared_rows
 from tessera.backends.cpu.transpose import Convert, transposed_dimension
 from tessera.backends.cpu.values import Val
 from tessera.backends.elements.casts import cast
@@ -120,6 +120,10 @@ def _left(lo: Lowering, op: DotOp, plan: DotPlan) -> Left:
         plan.placed["A"] = "in place"
         return placed
     if placed is None or condition == "false":
+        convert = casting(lo, elem_of(op.a.type), plan.t)
+        if shared := shared_rows(lo, plan, op, convert):
+            plan.placed["A"] = "shared"
+            return Packed(shared, t, plan.k_groups)
         plan.placed["A"] = "copied"
         return Packed(operand_buffer(lo, op, op.a, plan.t).ptr, t, plan.k_groups)
     plan.placed["A"] = "in place, or copied where masked"

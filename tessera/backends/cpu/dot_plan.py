@@ -20,6 +20,7 @@ from tessera.ops import DotOp
 Panel = tuple[int, int, int, int]  # lanes, vectors, first column, number of panels of this kind
 Rows = tuple[int, int, int]  # rows of a block, first row, number of blocks of this kind
 
+MOST_ROWS = 8
 TILE = 16  # rows of a tile of the matrix unit, and columns of 32 bits
 
 
@@ -120,8 +121,8 @@ def plan_dot(facts: CpuFacts, op: DotOp, strategy: str, why: str = "") -> DotPla
         rows = tuple((h * v, first, count) for h, v, first, count in panels(m, TILE, 2))
         columns = panels(n, TILE, 2)
     else:
-        rows = split_rows(m, facts.dot_rows)
         columns = panels(n, facts.vector_bits // acc.bits, facts.dot_vectors)
+        rows = split_rows(m, _rows_of_block(facts, max(vectors for _, vectors, *_ in columns)))
     return DotPlan(strategy, path, m, n, k, rows, columns, ", ".join(refused))
 
 
@@ -143,17 +144,25 @@ def compute_type(acc: dtype) -> dtype:
     return int64 if acc.bits == 64 else int32
 
 
+def _rows_of_block(facts: CpuFacts, vectors: int) -> int:
+    """Return the rows of a block of at most `vectors` vectors: narrow blocks are higher, so that as many accumulators
+    are under way. More rows than that would need too many registers for their addresses."""
+    return min(facts.dot_rows * facts.dot_vectors // vectors, MOST_ROWS)
+
+
 def panels(n: int, lanes: int, vectors: int) -> tuple[Panel, ...]:
-    """Return the panels of `n` columns: as many of `vectors` vectors as fit, and narrower ones for the rest."""
+    """Return the panels of `n` columns: as many of `vectors` vectors as fit, and narrower ones for the rest. Two of
+    half the vectors replace a whole one and one of a single vector, which would wait for its few accumulators."""
     found: list[Panel] = []
-    first, width = 0, lanes * vectors
-    if n // width:
-        found.append((lanes, vectors, 0, n // width))
-        first = n // width * width
-    rest = (n - first) // lanes
-    if rest:
-        found.append((lanes, rest, first, 1))
-        first += rest * lanes
+    full, rest = divmod(n // lanes, vectors)
+    kinds = [(vectors, full), (rest, 1)]
+    if rest == 1 and full and vectors % 2:
+        kinds = [(vectors, full - 1), ((vectors + 1) // 2, 2)]
+    first = 0
+    for width, count in kinds:
+        if width and count:
+            found.append((lanes, width, first, count))
+            first += lanes * width * count
     while first < n:
         narrow = 1 << ((n - first).bit_length() - 1)
         found.append((narrow, 1, first, 1))

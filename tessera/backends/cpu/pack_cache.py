@@ -1,10 +1,10 @@
 """Keeps packed operands in the thread's scratch memory for later programs that need the same ones.
 
-Successive programs mostly need the same tile of B (those of one column of output tiles; the query tiles of one head).
-So packed operands are in slots, and each slot has tags: the addresses that it was packed from. A program with the same
-tags uses the slot without packing it again. That is sound if the addresses of all elements follow from the tags
-(`separable`), no mask is false anywhere, and nothing in the launch writes to the array: other arguments must not
-overlap it, which the launch checks.
+Successive programs mostly need the same tile of B (those of one column of output tiles; the query tiles of one head),
+or the same A (weights of a convolution). So packed operands, panels of B and copied rows of A, are in slots, and each
+slot has tags: the addresses that it was packed from. A program with the same tags uses the slot without packing it
+again. That is sound if the addresses of all elements follow from the tags (`separable`), no mask is false anywhere, and
+nothing in the launch writes to the array: other arguments must not overlap it, which the launch checks.
 
 A dot that is multiplied in program order has one slot for each step of the innermost loop around it. The operands of a
 loop that is packed as a whole (prepack_k.py) have a slot for each step, and those of a program are consecutive. The
@@ -18,10 +18,11 @@ from dataclasses import dataclass
 
 from tessera import ops
 from tessera.backends.cpu.dot_plan import DotPlan
-from tessera.backends.cpu.fusion import contiguous_along, finish_memo_buffers, prepare
-from tessera.backends.cpu.lowering import Lowering
+from tessera.backends.cpu.fusion import contiguous_along, fill, finish_memo_buffers, prepare
+from tessera.backends.cpu.lowering import Buffer, Lowering
 from tessera.backends.cpu.operands import Panels, all_inside, uniform_along
 from tessera.backends.cpu.panels import fill_bias, fill_panels, materialise_reshapes
+from tessera.backends.cpu.transpose import Convert
 from tessera.backends.cpu.values import Coord, Point
 from tessera.backends.elements.casts import cast
 from tessera.dtypes import int32, int64
@@ -83,8 +84,22 @@ def packed_panels(lo: Lowering, plan: DotPlan, op: ops.DotOp) -> Panels:
     return target
 
 
+def shared_rows(lo: Lowering, plan: DotPlan, op: ops.DotOp, convert: Convert) -> str:
+    """Return the address of a copy of A in rows that later programs can use; "" if it cannot be shared."""
+    size = -(-plan.m * plan.k * plan.t.storage_bytes // 64) * 64
+    tags = tags_of(lo, op.a) if len(op.a.uses) == 1 and size <= RING_BYTES else None
+    if tags is None:
+        return ""
+    prepare(lo, [op.a], op, keep_top=False)
+    base, keys = _slot(lo, op, size, len(tags))
+    target = Buffer(base, plan.t, (plan.m, plan.k))
+    unless_packed(lo, op.a, tags, keys, lambda: fill(lo, target, op.a, convert))
+    finish_memo_buffers(lo)
+    return base
+
+
 def _slot(lo: Lowering, op: ops.DotOp, size: int, tags: int) -> tuple[str, str]:
-    """Take the ring's slot for this step of the innermost loop; return the addresses of its panels and its tags."""
+    """Take the ring's slot for this step of the innermost loop; return the addresses of the operand and of its tags."""
     em, loop = lo.em, loop_around(op)
     slots = max(1, min(MOST_SLOTS, RING_BYTES // size)) if loop is not None else 1
     tag_bytes = -(-tags * 8 // 64) * 64
@@ -259,7 +274,14 @@ def separable(v: Value) -> bool:
         return all(separable(x) for x in op.operands)
     if isinstance(op, (ops.BroadcastOp, ops.ExpandDimsOp, ops.HintOp)):
         return separable(op.operands[0])
+    if isinstance(op, ops.MulOp):
+        x, y = op.operands
+        return separable(x if _is_uniform(y) else y) and (_is_uniform(x) or _is_uniform(y))
     return isinstance(op, (ops.ConstOp, ops.SplatOp))
+
+
+def _is_uniform(v: Value) -> bool:
+    return isinstance(v.op, (ops.ConstOp, ops.SplatOp))
 
 
 def _address_tags(lo: Lowering, ptr: Value) -> list[str] | None:
