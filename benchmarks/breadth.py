@@ -145,10 +145,15 @@ class Run:
 
     def work(self, numbers: list[int]) -> int:
         """Until all is done or the time is over; the number of kernels that were finished."""
+        finished = 0
         for number in numbers:
+            reasons = [c.unlaunchable() for c in self.kernels[number].configs]
+            if any(reasons):
+                self.keep(number, error=next(filter(None, reasons)))
+                finished += 1
+                continue
             for side, pool in self.builders.items():
                 pool.submit([side, number])
-        finished = 0
         while finished < len(numbers) and (left := self.end - time.monotonic()) > 0:
             try:
                 task, answer = self.answers.get(timeout=left)

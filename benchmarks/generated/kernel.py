@@ -20,8 +20,9 @@ from typing import Any
 
 FOUND = re.compile(r"async_compile\.triton\('(\w+)', '''(.*?)''', device_str='\w+'\)", re.S)
 ZEROS = "zeros"
-BOUND = re.compile(r"tmp\d+ < (\d+)\)")  # of an assertion about an index
+BOUND = re.compile(r"tmp\d+(?:, \[[^]]*\]\))? < (\d+)\)")  # of an assertion about an index
 ASSERTION = re.compile(r"device_assert\(.*")
+MOST_PROGRAMS = ((1 << 31) - 1, 65535, 65535)  # along each axis of a grid, of every GPU
 
 # What a torch without CUDA lacks.
 HOST_LINES = re.compile(r"^(triton_helpers\.set_driver_to_gpu\(\)|from torch\._C import .*)$", re.M)
@@ -35,6 +36,14 @@ class Config:
     warps: int
     stages: int
     grid: list[int]
+
+    def unlaunchable(self) -> str | None:
+        """Why no GPU launches the grid: the driver answers CUDA_ERROR_INVALID_VALUE, whoever compiled the kernel."""
+        if all(0 < n <= most for n, most in zip(self.grid, MOST_PROGRAMS)):
+            return None
+        return (
+            f"a grid of {tuple(self.grid)} programs, of which a GPU launches 1 to {MOST_PROGRAMS}"
+        )
 
 
 @dataclass
@@ -56,6 +65,11 @@ class Kernel:
     below: int | None = None
     whole: bool = False
     sources: list[str] = field(default_factory=list)
+
+    @property
+    def asserted(self) -> bool:
+        """Whether the kernel asserts what it loads, for which random booleans would not do."""
+        return bool(self.options.get("debug")) and ASSERTION.search(self.text) is not None
 
     @property
     def key(self) -> str:

@@ -65,6 +65,9 @@ class Notes:
             raise NotByItself(
                 f"{fn.__name__} waits for other programs, by flags that random arrays do not hold"
             )
+        for config in configs:
+            if (reason := config.unlaunchable()) is not None:
+                raise NotByItself(reason)
         for kind in source.signature.values():
             if not isinstance(kind, str) or "tensordesc" in kind:
                 raise NotByItself(f"an argument is {kind}")

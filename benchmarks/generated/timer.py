@@ -40,9 +40,10 @@ CTYPES = {
 }  # fmt: skip
 
 
-def tensor(given: list[Any], below: int | None) -> Any:
+def tensor(given: list[Any], below: int | None, asserted: bool) -> Any:
     """Random: normally distributed numbers; integers that are valid indices where the kernel says what is valid, and
-    small ones else. A workspace of zeros is one in the first launch, whose results are compared."""
+    small ones else; booleans, which are all true if the kernel asserts them. A workspace of zeros is one in the first
+    launch, whose results are compared."""
     kind, shape, strides, *zeros = given
     dtype = getattr(torch, kind)
     size = 1 + sum((n - 1) * abs(s) for n, s in zip(shape, strides)) if 0 not in shape else 0
@@ -51,7 +52,7 @@ def tensor(given: list[Any], below: int | None) -> Any:
     elif dtype.is_floating_point:
         flat = torch.randn(size, device=DEVICE, dtype=torch.float32).to(dtype)
     elif dtype == torch.bool:
-        flat = torch.rand(size, device=DEVICE) < 0.5
+        flat = torch.rand(size, device=DEVICE) < (1 if asserted else 0.5)
     else:
         flat = torch.randint(0, below or 2, (size,), device=DEVICE).to(dtype)
     return flat.as_strided(shape, strides)
@@ -60,7 +61,7 @@ def tensor(given: list[Any], below: int | None) -> Any:
 def arguments(kernel: Kernel) -> list[Any]:
     torch.manual_seed(0)
     return [
-        tensor(given, kernel.below) if isinstance(given, list) else given
+        tensor(given, kernel.below, kernel.asserted) if isinstance(given, list) else given
         for given in kernel.arguments
     ]
 

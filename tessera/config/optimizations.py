@@ -269,6 +269,7 @@ _GPU = (
         "raise-occupancy", "gpu", "assembles with a few registers less where an SM then holds a CTA more",
         "next to nothing spills", "what ptxas reports", "tests/unit/test_raise_occupancy.py", takes_room=True,
     ),
+    _row("spill-little", "gpu", "keeps the CTAs that an SM is to hold where few instructions move spilled registers", "no matrix products; up to 3 % of the instructions of loops, 1 % of straight-line code", "what ptxas reports", "tests/unit/test_raise_occupancy.py", takes_room=True),
 )  # fmt: skip
 
 _CPU = (

@@ -93,3 +93,41 @@ def test_a_row_is_of_the_fastest_configurations(generated, tmp_path, capsys):
     assert "geomean 0.250" in text
     assert "1 differ" in text
     assert "12r+8/20r" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("grid", "launches"),
+    [
+        ([1, 65535, 1], True),
+        ([1, 131072, 1], False),
+        ([131072, 1, 1], True),
+        ([1, 0, 1], False),
+        ([1, 1, 65536], False),
+    ],
+)
+def test_a_grid_that_no_gpu_launches_is_told(generated, grid, launches):
+    reason = generated[0].Config({}, 4, 3, grid).unlaunchable()
+    assert (reason is None) == launches
+    assert launches or str(tuple(grid)) in reason
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [
+        ('tl.device_assert((0 <= tmp4) & (tmp4 < 64), "no")', [64]),
+        (
+            "tl.device_assert((0 <= tl.broadcast_to(tmp64, [XBLOCK])) & (tl.broadcast_to(tmp64, [XBLOCK]) < 4))",
+            [4],
+        ),
+        ('tl.device_assert(tmp5, "values must be non-negative")', []),
+    ],
+)
+def test_the_bounds_of_asserted_indices_are_found(generated, text, bound):
+    kernel = generated[0]
+    assert [
+        int(b) for line in kernel.ASSERTION.findall(text) for b in kernel.BOUND.findall(line)
+    ] == bound
+    given = kernel_of(kernel, "k", 1)
+    assert not given.asserted
+    given.text, given.options = text, {"debug": True}
+    assert given.asserted

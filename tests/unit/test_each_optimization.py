@@ -33,6 +33,7 @@ ELSEWHERE = {
     "int8-pairs",
     "int8-quads",
     "raise-occupancy",
+    "spill-little",
     "whole-stores",
 }
 # Those of graphs: tests/fuzz/test_graphs_keep_meaning.py.

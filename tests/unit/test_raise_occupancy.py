@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tessera.backends.nvidia import backend
 from tessera.backends.nvidia.backend import raise_occupancy
 from tessera.backends.nvidia.ptxas import Assembled
 from tessera.backends.nvidia.target import facts_for
@@ -109,3 +110,58 @@ def test_a_block_more_can_be_switched_off() -> None:
     with Session("k") as session:
         assert tried(ptx(), 134, 65696, smaller)[1] is smaller
     assert [a.name for a in session.applied] == ["raise-occupancy"]
+
+
+def assembled(
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+    ctas: int,
+    spills: dict[int, int],
+    body: str = "add;" * 999,
+) -> int:
+    """The CTAs on an SM that `assemble_with_room` settles for; `spills`: bytes stored and loaded, by their number."""
+
+    def assemble(text: str, *_: object) -> Assembled:
+        found = backend.CTAS.search(text)
+        assert found is not None
+        moved = spills.get(int(found[2]), 0)
+        return replace(
+            FREE, registers=int(found[2]), spill_stores=moved // 2, spill_loads=moved // 2
+        )
+
+    monkeypatch.setattr(backend.assembler, "assemble", assemble)
+    done, _ = backend.assemble_with_room(ptx(threads, ctas, body), "sm_90a", [], False)
+    return done.registers
+
+
+@pytest.mark.parametrize(
+    ("threads", "ctas", "spills", "settled"),
+    [
+        (128, 4, {4: 100}, 4),  # a loop: 25 of a thousand instructions
+        (128, 4, {4: 144}, 3),  # more than 3 %
+        (
+            128,
+            12,
+            {12: 40, 8: 36},
+            8,
+        ),  # straight-line code, 0.9 %; with 1,536 threads nothing may spill
+        (128, 12, {12: 400, 8: 100, 4: 100}, 3),  # 2.5 % of straight-line code
+    ],
+)
+def test_how_much_may_spill(
+    monkeypatch: pytest.MonkeyPatch, threads: int, ctas: int, spills: dict[int, int], settled: int
+) -> None:
+    assert assembled(monkeypatch, threads, ctas, spills) == settled
+
+
+def test_products_spill_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    products = "wgmma.mma_async.sync.aligned;" + "add;" * 999
+    assert assembled(monkeypatch, 128, 4, {4: 8}, products) == 3
+
+
+def test_a_little_spilling_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session("k", frozenset({"spill-little"})):
+        assert assembled(monkeypatch, 128, 4, {4: 8}) == 3
+    with Session("k") as session:
+        assert assembled(monkeypatch, 128, 4, {4: 8}) == 4
+    assert [a.name for a in session.applied] == ["spill-little"]

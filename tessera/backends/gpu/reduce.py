@@ -133,7 +133,7 @@ def across_lanes(
 
     With several results, two lanes that differ in a bit need not both combine all of them: each keeps one half and
     sends the other, so that the next bit has half as many. Eight results over five bits take 4 + 2 + 1 + 1 + 1
-    shuffles, and eight to distribute them, instead of forty.
+    shuffles, and eight to distribute them, instead of forty. Over one bit they would take twelve instead of eight.
 
     If a region is not symmetric in its operands (which of equal elements an argmax finds, how a mean of means is
     rounded), lanes may end with different results. All then take that of the first lane.
@@ -142,7 +142,8 @@ def across_lanes(
     bits = [b for b in range(layout.bits("lane")) if along >> b & 1]
     elems = [elem_of(v.type) for v in op.inputs]
     count = len(rows[0])
-    shared = bits[: count.bit_length() - 1] if count >= SHARED_RESULTS else []
+    several = count >= SHARED_RESULTS and len(bits) > 1
+    shared = bits[: count.bit_length() - 1] if several else []
     for b in bits:
         sent = rows
         if b in shared:

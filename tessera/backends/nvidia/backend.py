@@ -53,8 +53,9 @@ FEW_BYTES = 16  # bytes of registers that each thread may spill for the sake of 
 # Fewer CTAs are asked for until registers do not spill, by the threads that an SM then holds.
 FEWER_THREADS = (*RESIDENT_THREADS, 384)
 # With up to so many threads on an SM, a share of the instructions may move spilled registers: fewer threads would cost
-# more. Matrix products are left out, which hide latency by themselves.
-SPILLING_THREADS, SPILLING = 1024, 0.03
+# more. Matrix products are left out, which hide latency by themselves, and straight-line code may move less: it is
+# long where it spills so much, and waits for every move.
+SPILLING_THREADS, SPILLING, SPILLING_STRAIGHT = 1024, 0.03, 0.01
 # The share of the registers that ptxas takes without a limit; with this many it mostly spills nothing (tools/fit).
 NEARLY = 0.85
 SPARING = 0.8  # the same where nothing at all may spill
@@ -240,18 +241,20 @@ def assemble_with_room(
             if TOO_FEW_REGISTERS not in str(error) or looser == ptx:
                 raise
         else:
-            if looser == ptx or _spills_little(done, ptx):
+            if looser == ptx or _spills_little(done, ptx, asked):
                 return done, ptx == asked
         ptx = looser
 
 
-def _spills_little(done: ptxas.Assembled, ptx: str) -> bool:
+def _spills_little(done: ptxas.Assembled, ptx: str, asked: str) -> bool:
     """Whether registers do not spill, or less than a CTA less on the SM would cost."""
-    found = CTAS.search(ptx)
-    if not done.spill_stores or found is None or MATRIX.search(ptx):
+    found, first = CTAS.search(ptx), CTAS.search(asked)
+    if not done.spill_stores or found is None or first is None or MATRIX.search(ptx):
         return not done.spill_stores
+    loops = int(first[1]) * int(first[2]) <= RESIDENT_THREADS[-1]
     moves = (done.spill_stores + done.spill_loads) // 4
-    return int(found[1]) * int(found[2]) <= SPILLING_THREADS and moves <= SPILLING * ptx.count(";")
+    little = moves <= (SPILLING if loops else SPILLING_STRAIGHT) * ptx.count(";")
+    return little and int(found[1]) * int(found[2]) <= SPILLING_THREADS and apply("spill-little")
 
 
 def fewer_ctas(ptx: str) -> str:

@@ -21,6 +21,7 @@ from tessera.ops import (
     FuncOp,
     PointerAccess,
     PointerWrite,
+    ReduceOp,
     TileLoad,
 )
 from tessera.passes.gpu_facts import GpuFacts
@@ -58,30 +59,37 @@ def coalesce(module: Module, facts: GpuFacts) -> None:
             if isinstance(op, PointerAccess):
                 widest[group] = max(widest.get(group, 1), vec)
         flows = Flows(func)
-        written: dict[Value, int] = {}  # the most elements of one access
-        for op, _, _ in wanted:
+        written: dict[tuple[Value, Group], int] = {}  # the most elements of one access
+        for op, group, _ in wanted:
             if isinstance(op, PointerWrite):
                 size = elem_of(op.ptr.type).element_ty.storage_bytes
-                of, most = flows.of(op), facts.max_vector_bytes
+                of, most = (flows.of(op), group), facts.max_vector_bytes
                 written[of] = min(written.get(of, most), most // size)
         for op, group, vec in wanted:
             shape, order = group
             alone = isinstance(op, Atomic)
             wide = widest.get(group, vec)
-            width = vec if alone else min(wide, written.get(flows.of(op), wide))
+            width = vec if alone else min(wide, written.get((flows.of(op), group), wide))
             op.attrs["layout"] = default_blocked(shape, num_warps, width, order, facts.warp_size)
 
 
 class Flows:
-    """Sets of loads and writes connected by element-wise ops on tiles of one shape; `of` returns the name of a set."""
+    """Sets of loads and writes connected by element-wise ops on tiles of one shape, also by way of what reductions make
+    of these tiles: `x / broadcast(sum(x))`. `of` returns the name of a set."""
 
     def __init__(self, func: FuncOp) -> None:
         self.parents: dict[Value, Value] = {}
+        reduced: set[Value] = set()
         for op in func.walk():
-            if is_pointwise(op):
-                for v in op.operands:
-                    if v in self.parents and shape_of(v.type) == shape_of(op.results[0].type):
-                        self._join(op.results[0], v)
+            if is_pointwise(op) or isinstance(op, ReduceOp):
+                narrow = isinstance(op, ReduceOp)
+                for v in [v for v in op.operands if v in self.parents]:
+                    # Loaded rows and columns go with tiles that have nothing else in common.
+                    if narrow or v in reduced or shape_of(v.type) == shape_of(op.results[0].type):
+                        for r in op.results:
+                            self._join(r, v)
+                if narrow or any(v in reduced for v in op.operands):
+                    reduced.update(op.results)
             elif isinstance(op, TileLoad):
                 self.parents.setdefault(op.result, op.result)
             for group in groups_of(op):
