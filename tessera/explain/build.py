@@ -253,10 +253,10 @@ class Builder:
         roofline = predict(self.totals, self.machine, self.on_gpu, occupancy)
         roofline.measured = measured
         by_line, code = code_by_line(kernel, self.compiled.llir)
+        paths = {basename(file): file for file, _ in self.lines}
         for (file, number), found in by_line.items():
-            key = next((k for k in self.lines if k[1] == number and basename(k[0]) == file), None)
-            if key is not None:
-                line = self.lines[key]
+            if number:  # 0: of no line
+                line = self.line((paths.get(file, file), number))
                 line.instructions, line.spills = found.instructions, found.spills
                 line.kinds, line.registers = found.kinds, found.registers
         self._shares()

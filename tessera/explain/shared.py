@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from tessera import ops
 from tessera.analysis.allocation import Buffer, Positions, buffers_of
 from tessera.analysis.axis import AxisAnalysis
-from tessera.analysis.scratch import conversion_plan
+from tessera.analysis.scratch import conversion_plan, staging
 from tessera.backends.gpu.access import access_for
 from tessera.backends.gpu.types import memory_bits
 from tessera.explain.widths import elements_at_once
 from tessera.ir import Op, elem_of
 from tessera.layout import LinearLayout, MatrixAccess, SharedExchange, images, offset_map
 from tessera.layout.access import Access
-from tessera.layout.shared import LINE_BITS, ROW_BITS, count_wavefronts
+from tessera.layout.boxes import box_layout
+from tessera.layout.shared import LINE_BITS, ROW_BITS, count_wavefronts, turned_lanes
 from tessera.passes.gpu_facts import GpuFacts
 
 
@@ -82,6 +83,26 @@ def _accesses(op: Op, facts: GpuFacts, axis: AxisAnalysis) -> Iterator[Banks]:
             for step in plan.rounds:
                 yield _of_access(step.store, bits, _warps(op.x.type.layout, once=True))
                 yield _of_access(step.load, bits, _warps(op.result.type.layout, once=False))
+    elif isinstance(op, ops.DescriptorStoreOp | ops.DescriptorLoadOp) and "map" in op.attrs:
+        yield _of_block(op, facts)
+
+
+def _of_block(op: ops.DescriptorStoreOp | ops.DescriptorLoadOp, facts: GpuFacts) -> Banks:
+    """Of threads' own part of what goes through shared memory to or from the TMA unit."""
+    loads = isinstance(op, ops.DescriptorLoadOp)
+    t = op.result.type if loads else op.value.type
+    layout, bits = t.layout, memory_bits(t.elem)
+    if loads:
+        shared = box_layout(t.shape, bits)
+        assert shared is not None, "no tile for the TMA unit"
+        access = access_for(layout, shared, bits, facts.has_ldmatrix)
+        return _of_access(access, bits, _warps(layout, once=False))
+    how = staging(op, layout.size("warp"))
+    access = access_for(layout, how.layout, bits, facts.has_stmatrix)
+    if not isinstance(access, MatrixAccess):
+        layout, _ = turned_lanes(layout, how.layout, bits, how.elements)
+        access = access_for(layout, how.layout, bits, facts.has_stmatrix)
+    return _of_access(access, bits, _warps(layout, once=True))
 
 
 def _of_copy(op: ops.AsyncCopyOp, width: int) -> Banks:

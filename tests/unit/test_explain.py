@@ -19,6 +19,7 @@ from tessera.config import knobs
 from tessera.errors import TesseraError, ToolNotFound
 from tessera.explain.report import Report
 from tessera.runtime.driver import driver
+from tessera.tools.tensor_descriptor import TensorDescriptor
 
 A100, H100 = GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)
 
@@ -376,3 +377,43 @@ def test_the_command_explains_what_a_program_launches(tmp_path: Path, capsys):
     assert main(["explain", f"{script}:other"]) == 1
     assert "no kernel named other" in capsys.readouterr().err
     assert main(["explain"]) == 2
+
+
+@tessera.jit
+def crowded(x_ptr, out_ptr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    at = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    x = tl.load(x_ptr + at)
+    y = tl.exp(x) - tl.sum(x, 1)[:, None]  # the sum's spills lie in lines of another file
+    tl.store(out_ptr + at, x * y)
+
+
+def test_every_spill_of_the_machine_code_has_a_line():
+    x = np.zeros((32, 128), np.float32)
+    report = crowded.explain(
+        x, x, ROWS=32, COLUMNS=128, num_warps=1, maxnreg=64, grid=(1,), target=H100
+    )
+    assert report.spills > 0
+    assert len({x.file for x in report.lines if x.spills}) > 1
+    assert sum(x.instructions for x in report.lines) == report.instructions
+
+
+@tessera.jit
+def copy_block(x_desc, out_desc):
+    out_desc.store([0, 0], x_desc.load([0, 0]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype"), [(64, 64, np.float16), (128, 32, np.float32)]
+)
+def test_blocks_pass_over_the_banks_on_their_way_to_the_tma_unit(rows, columns, dtype, simulated):
+    knobs.simulator.capability = 90
+    again = tessera.jit(copy_block.fn)  # kernels keep the target of their first launch
+    blocks = [
+        TensorDescriptor.from_tensor(np.zeros((rows, columns), dtype), [rows, columns])
+        for _ in range(2)
+    ]
+    compiled = again[(1,)](*blocks)
+    seen = compiled.simulation.banks.values()
+    report = compiled.explain(*blocks, grid=(1,))
+    assert sum(x.bank_passes for x in report.lines) == sum(t.passes for t in seen) > 0
+    assert sum(x.bank_conflicts for x in report.lines) == sum(t.conflicts for t in seen)

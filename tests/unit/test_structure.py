@@ -95,7 +95,7 @@ MOST_LINES = {
     "tools": 3690,  # with the command `widths`, the reference by kind, and the page of graphs
     "testing": 400,
     "profiler": 1080,  # a new part: `tessera.profile`
-    "explain": 3390,  # a new part: `kernel.explain`, its page, and the reasons of `widths`, which left `tools`
+    "explain": 3420,  # a new part: `kernel.explain`, its page, and the reasons of `widths`, which left `tools`
     "graph": 21940,  # with what is saved for gradients, where launches are apart, checks of indices, checkpointed parts
     "torch": 100,
 }
