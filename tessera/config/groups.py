@@ -431,7 +431,9 @@ class Cpu(Group):
         key=True,
     )
     perf_map = BoolKnob(
-        False, "TESSERA_PERF_MAP", doc="tell `perf` the names of kernels, in /tmp/perf-PID.map"
+        False,
+        "TESSERA_PERF_MAP",
+        doc="tell `perf` the names of kernels, in /tmp/perf-PID.map, and their lines and code, in /tmp/jit-PID.dump",
     )
     hide = StrKnob(
         "",

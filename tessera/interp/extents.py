@@ -7,12 +7,17 @@ from typing import Any, cast
 import numpy as np
 
 
+def root_of(array: np.ndarray) -> np.ndarray:
+    """Return the array that owns the memory of a view."""
+    while isinstance(inner := array.base, np.ndarray):
+        array = inner
+    return array
+
+
 def array_extent(x: Any) -> tuple[int, int] | None:
     """Return the (first, end) address of the storage behind an array argument; None for raw addresses."""
     if isinstance(x, np.ndarray):
-        array = cast("np.ndarray", x)
-        while isinstance(inner := array.base, np.ndarray):
-            array = inner
+        array = root_of(cast("np.ndarray", x))
         low = high = array.ctypes.data
         for n, stride in zip(array.shape, array.strides, strict=True):
             reach = (n - 1) * stride

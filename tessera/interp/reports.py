@@ -24,6 +24,8 @@ from tessera.errors import (
 from tessera.interp.numerics import CARRIERS
 from tessera.ir import unpack_location
 
+Row = Mapping[str, Any]  # of a check
+
 KINDS: dict[str, type[TesseraError]] = {
     e.code: e
     for e in (
@@ -33,8 +35,8 @@ KINDS: dict[str, type[TesseraError]] = {
 
 
 def failure(
-    row: Mapping[str, Any], program: Sequence[int], index: int, values: Sequence[Sequence[Any]], bad: bytes = b"",
-    rows: Sequence[Mapping[str, Any]] = (),
+    row: Row, program: Sequence[int], index: int, values: Sequence[Sequence[Any]], bad: bytes = b"",
+    rows: Sequence[Row] = (),
 ) -> TesseraError:  # fmt: skip
     """Return the error of a check: `index` counts elements row by row, `values` has the samples of each value, `bad` a
     byte for each element: whether it fails; `rows` are those of all checks, among them the other one of a race."""
@@ -67,7 +69,7 @@ def failure(
     return error
 
 
-def _ids(program: Sequence[Any]) -> str:
+def _ids(program: Sequence[object]) -> str:
     return f"({', '.join(map(str, program))})"
 
 
@@ -89,7 +91,7 @@ def _shown(found: Sequence[object], shape: Sequence[int]) -> str:
     return f"[{', '.join(texts)}] of shape {'x'.join(map(str, shape))}"
 
 
-def from_words(row: Mapping[str, Any], words: Iterator[int]) -> list[list[Any]]:
+def from_words(row: Row, words: Iterator[int]) -> list[list[Any]]:
     """Decode the values that compiled code stored as 64-bit words, floats as doubles."""
     found: list[list[Any]] = []
     for name, count in zip(row["types"], row["counts"], strict=True):

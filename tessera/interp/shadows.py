@@ -10,12 +10,12 @@ import ctypes
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
 from tessera.errors import LaunchError
-from tessera.interp.extents import array_extent
+from tessera.interp.extents import array_extent, root_of
 from tessera.ops.memory import UNKNOWN_EXTENT
 
 _POISON = 0xCB  # of a float: -2.7e7; of an int32: -875836469
@@ -49,9 +49,7 @@ def uninitialised(x: Array) -> Array:
             f"the memory of a {type(x).__name__} is not known, or not on the host",
             help="declare arrays of NumPy or tensors of torch on the CPU, where checked launches run",
         )
-    owner: Any = x
-    while isinstance(getattr(owner, "base", None), np.ndarray):
-        owner = owner.base
+    owner = root_of(cast("np.ndarray", x)) if isinstance(x, np.ndarray) else x
     _bytes(found)[:] = _POISON
     ending = weakref.finalize(owner, _declared.pop, found, None)
     ending.atexit = False
@@ -74,7 +72,7 @@ class Shadows:
 
     def arguments(
         self, kinds: Sequence[str], args: Sequence[object], stored: Sequence[int]
-    ) -> list[Any]:
+    ) -> list[object]:
         """Return what a checked build takes for each pointer after its own arguments: first and end address of the
         storage and, if it keeps shadows, that of the storage. There is none (None) where no program stores (`stored`:
         the numbers of the arguments by which it may), and nowhere if an argument is a raw address, which may lead
@@ -82,7 +80,7 @@ class Shadows:
         known = {i: array_extent(args[i]) for i, kind in enumerate(kinds) if kind.startswith("*")}
         closed = all(e is not None or args[i] is None for i, e in known.items())
         changing = {known.get(i) for i in stored}
-        added: list[Any] = []
+        added: list[object] = []
         for extent in known.values():
             added += extent or UNKNOWN_EXTENT
             if self.unit:

@@ -20,7 +20,6 @@ from tessera.compiler.kernel import LazyDict
 from tessera.config import knobs
 from tessera.errors import TesseraError
 from tessera.profiler import blocks
-from tessera.runtime.driver import driver_named
 
 
 def declared(grid, metadata, args):
@@ -329,15 +328,3 @@ def test_torch_sees_kernels_by_name():
     ):
         run(plain)
     assert "plain" in {e.name for e in seen.events()}
-
-
-def test_perf_knows_the_names_of_kernels(monkeypatch, tmp_path: Path):
-    monkeypatch.setattr("tessera.runtime.drivers.perf_map.FOLDER", tmp_path)
-    compiled = plain.warmup(np.ones(8, np.float32), 8, BLOCK=8, grid=(1,))
-    with knobs.cpu.scope():
-        knobs.cpu.perf_map = True
-        compiled.load(driver_named("cpu"))
-    (line,) = next(iter(tmp_path.glob("perf-*.map"))).read_text().splitlines()
-    address, size, name = line.split()
-    assert (int(address, 16), name) == (compiled.function, "tessera::plain")
-    assert 64 < int(size, 16) < len(compiled.asm["object"])

@@ -13,13 +13,15 @@ from collections.abc import Iterable
 from tessera.errors import Loc
 
 MARK = ";@"
+DWARF = 4  # the version that line_table.py reads
 
 
 class LineTable:
-    """Debug metadata of one module. Nodes are numbered as they are needed; `render` returns them."""
+    """Debug metadata of one module. Nodes are numbered as they are needed, after those that it has (`nodes`); `render`
+    returns them all."""
 
-    def __init__(self) -> None:
-        self.nodes: list[str] = []
+    def __init__(self, nodes: Iterable[str] = ()) -> None:
+        self.nodes = list(nodes)
         self._places: dict[tuple[int, int, int, int], int] = {}
         self._files: dict[str, int] = {}
         self._functions: dict[tuple[str, str, int], int] = {}
@@ -58,13 +60,15 @@ class LineTable:
         return self._places[key]
 
     def render(self) -> list[str]:
-        if not self.nodes:
-            return []
-        flag = len(self.nodes)
+        texts = [f"!{i} = {text}" for i, text in enumerate(self.nodes)]
+        if self._unit < 0:
+            return texts
+        flag = len(texts)
         return [
-            *(f"!{i} = {text}" for i, text in enumerate(self.nodes)),
+            *texts,
             f'!{flag} = !{{i32 2, !"Debug Info Version", i32 3}}',
-            f"!llvm.module.flags = !{{!{flag}}}",
+            f'!{flag + 1} = !{{i32 2, !"Dwarf Version", i32 {DWARF}}}',
+            f"!llvm.module.flags = !{{!{flag}, !{flag + 1}}}",
             f"!llvm.dbg.cu = !{{!{self._unit}}}",
         ]
 

@@ -32,7 +32,7 @@ from tessera.runtime.arguments.dlpack import on_cuda, speaks_dlpack
 from tessera.runtime.arguments.tensors import is_numpy
 from tessera.runtime.drivers.base import Driver, refuse_foreign
 from tessera.runtime.drivers.checked import checked_launcher, hosted, noted
-from tessera.runtime.drivers.perf_map import note_symbol
+from tessera.runtime.drivers.perf_map import lined_image, note_code
 from tessera.runtime.drivers.traced import HostBuffers, is_traced, traced_launcher
 from tessera.runtime.native.fast_path import Start
 from tessera.runtime.native.launcher import make_launcher
@@ -52,10 +52,11 @@ class CpuDriver(Driver):
         missing = lacking(arch)
         if missing:
             raise NoDeviceError(f"this machine cannot run code for {arch}: it lacks {missing}")
-        code = link_object(kernel.asm["object"], [kernel.name])
+        image = lined_image(kernel) if knobs.cpu.perf_map else kernel.asm["object"]
+        code = link_object(image, [kernel.name])
         function = code[kernel.name]
         if knobs.cpu.perf_map:
-            note_symbol(kernel.name, function, kernel.asm["object"])
+            note_code(kernel, function, image)
         native = make_launcher(kernel.metadata.args, "cpu")
         needs = launch_needs(kernel.metadata)
 
