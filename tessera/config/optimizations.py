@@ -197,6 +197,7 @@ _GPU = (
         "passes/gpu_layout/warpgroup.py `_plan`", f"tests/lang/test_dot_orders.py, {DOTS}", unit="dot", takes_room=True,
     ),
     _row("operand-order", "gpu", "writes operands of MMAs that a loop computes to shared memory in the order in which they were loaded", "MMAs of warpgroups read 16-bit elements in either order", "passes/gpu_layout/mma_operands.py `computed_order`", f"tests/lang/test_dot_orders.py, {DOTS}, {KERNELS}", unit="operand", takes_room=True),
+    _row("repeated-loads", "gpu", "loads once what a tile of pointers repeats in runs along a dimension, as words of several weights", "pointers and masks are equal in aligned runs; the load is not volatile", "passes/gpu_layout/repeated_loads.py `_runs`", f"tests/filecheck/repeated-loads.tir, {KERNELS}", unit="load", takes_room=True),
     _row("scattered-columns", "gpu", "loads a number for each column of an MMA's result once, and exchanges them, where they lie apart in memory", "the load is not volatile; it is used as rows of tiles alone", "passes/gpu_layout/anchors.py `_is_scattered`", f"{DOTS}, {KERNELS}", unit="load", takes_room=True),
     _row("fma-in-place", "gpu", "lets FMAs of dots read operands from the buffers that their loads fill, so that copies run ahead as for MMAs", "both operands are loaded, perhaps transposed", "passes/gpu_layout/accelerate.py `_place_operands`", f"tests/filecheck/accelerate.gir, tests/unit/test_gpu_dots_by_fma.py, {KERNELS}", unit="dot", takes_room=True),
     _row(

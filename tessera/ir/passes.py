@@ -79,6 +79,7 @@ PASS_NAMES = (
     "graph-sink-scalars", "insert-trace",
     "known-comparisons", "licm", "lower-descriptor-rows", "lower-descriptors", "multicast-loads",
     "narrow-accumulators", "number-tensor-maps", "partition-cluster", "peel-first", "persist", "pointer-to-tma",
+    "repeated-loads",
     "scalarise-inductions", "schedule-loops", "schedule-roles", "schedule-streams", "select-tensor-maps", "split-loops",
     "synchronized",
     "transpose-buffers", "unroll", "while-to-for", "wide-index", "widen-float8",

@@ -9,6 +9,7 @@ from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.accelerate import accelerate
 from tessera.passes.gpu_layout.assign import assign_layouts
 from tessera.passes.gpu_layout.coalesce import coalesce
+from tessera.passes.gpu_layout.repeated_loads import repeated_loads
 from tessera.passes.gpu_layout.widen_float8 import widen_float8
 from tessera.passes.gpu_loops.expand import expand_loops
 from tessera.passes.gpu_loops.plan import schedule_loops
@@ -42,6 +43,7 @@ def gpu_passes(
         *([persist.bind(facts=facts)] if pointer_maps and persistent else []),
         multicast_loads,  # while it is seen what depends on the CTA
         descriptor_to_pointer.bind(facts=facts),  # before accesses get layouts
+        repeated_loads,  # before layouts, by which threads would load the same again
         coalesce.bind(facts=facts),  # while pointers are still seen as the author wrote them
         # Reads the orders that coalescing found; fixes the layouts of dots.
         accelerate.bind(facts=facts),

@@ -141,6 +141,10 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "No access has a layout.",
         "In kernels that will not be split into warp roles, loops load through pointers again. This one will be split.",
     )],
+    "repeated-loads": [(
+        "Tiles of pointers are as the author wrote them, and each thread would load several elements.",
+        "What a tile of pointers repeats in aligned runs is loaded once (`rows // 8`, as with words of eight weights). No load of this kernel repeats an address.",
+    )],
     "coalesce": [(
         "Pointers are as the author wrote them: axis analysis sees which dimension counts up, and what divides it.",
         "Each access to global memory has an attribute `layout`, with 16 bytes a thread where address and mask allow. The three accesses are noted; nothing else changes.",

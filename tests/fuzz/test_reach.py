@@ -13,6 +13,7 @@ SEEDS = range(1, 151)
 LEAST = {
     "wgmma": 30, "warp-specialize": 30, "software-pipeline": 10, "register-prefetch": 15, "operand-order": 10,
     "mma-chains": 8, "mma-across-iterations": 5, "mma-early-start": 4, "byte-casts": 2, "scattered-columns": 1,
+    "repeated-loads": 2,
 }  # fmt: skip
 
 
@@ -31,6 +32,8 @@ def test_dots_reach_the_optimisations_of_loops() -> None:
         ({"b_raw": "i8"}, "mma-across-iterations", False),
         ({"b_raw": "i8"}, "byte-casts", True),
         ({"b_raw": "i8", "maps": False}, "software-pipeline", True),
+        ({"b_raw": "nibble"}, "repeated-loads", True),
+        ({"b_raw": "int4"}, "repeated-loads", False),
         ({"dots": "two_b"}, "mma-across-iterations", True),
         ({"dots": "chain", "link": "exp"}, "mma-chains", True),
         ({"dots": "chain", "link": "online", "maps": False}, "mma-chains", True),

@@ -93,6 +93,20 @@ def dequantised(a, b, scales, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.c
 
 
 @tessera.jit
+def words(a, b, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Weights of 4 bits, eight of a column in a word [K / 8, N]."""
+    rows, cols, ks = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    pa, pb = a + rows[:, None] * K + ks[None, :], b + ks[:, None] // 8 * BN + cols[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for _ in range(0, K, BK):
+        y = (tl.load(pb) >> (ks % 8 * 4)[:, None]) & 15
+        acc = tl.dot(tl.load(pa), (y - 8).to(tl.float16), acc)
+        pa += BK
+        pb += BK // 8 * BN
+    tl.store(c + rows[:, None] * BN + cols[None, :], acc)
+
+
+@tessera.jit
 def doubled_operand(a, b, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     """An operand that the loop computes, beside sums that take most registers."""
     rows, cols, ks = tl.arange(0, BM)[:, None], tl.arange(0, BN)[None, :], tl.arange(0, BK)
@@ -353,6 +367,12 @@ SAMPLES = [
         "dequantised", ("simt",), dequantised,
         lambda: [*small((64, 256), dtype=np.float16), *small((64, 256), dtype=np.int8, low=-128),
                  *small((64, 4), dtype=np.float32), np.zeros((64, 64), np.float32)],
+        lambda x: [*x, 256], (1,), {"BM": 64, "BN": 64, "BK": 64}, {"num_stages": 3},
+    ),
+    Sample(
+        "words", ("simt",), words,
+        lambda: [*small((64, 256), dtype=np.float16), *small((32, 64), dtype=np.int32, low=-(2**31)),
+                 np.zeros((64, 64), np.float32)],
         lambda x: [*x, 256], (1,), {"BM": 64, "BN": 64, "BK": 64}, {"num_stages": 3},
     ),
     Sample(

@@ -71,7 +71,7 @@ OVERLAPPING: dict[str, Pick] = WARPGROUPS | {
     "add": Pick("arg", "plus", "rescale_row", "scaled", "scattered", "max", weights=(10, 5, 2, 2, 2, 1)),
     "data": Pick("exact", "normal", plain=0.8), "warps": Pick(4, 8, plain=0.8), "other": Pick(0, None, plain=0.8),
     "link": Pick("exp", "online", "causal", "clamp", "rowmax"),
-    "b_raw": Pick("same", "i8", "fp8e5", "int4", plain=0.6), "v_raw": Pick("same", "i8", "fp8e5", plain=0.8),
+    "b_raw": Pick("same", "i8", "fp8e5", "int4", "nibble", plain=0.6), "v_raw": Pick("same", "i8", "fp8e5", plain=0.8),
     "stages": Pick(3, 4, 2, 5, weights=(6, 7, 3, 4)), "steps": Pick(5, 3, 2, 1, 0, weights=(7, 6, 4, 2, 1)),
     "loop": Pick("for", "runtime", "range", "tiles", "while", plain=0.4), "jump": Pick("none", "break", plain=0.95),
     "access": Pick("index", "advance", "host", "desc", plain=0.4), "mask": Pick("none", "k", "all", plain=0.7),
