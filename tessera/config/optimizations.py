@@ -128,6 +128,7 @@ _GRAPHS = (
         "graph-walk-rows", "gpu", "reduces columns in the kernel that computes the rows: layer norm's backward", "columns read of the rows' results what they have at the same place; neither needs the other through a third op; sums change their order",
         "graph/passes/walk_rows.py", "tests/unit/test_graph_walk_rows.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
     ),
+    _row("graph-align-rows", "gpu", "walks through long rows of odd length from a multiple of 16 bytes on, so that threads read and write vectors; a row's edges are a small tile of their own", "known lengths; each loop of a row may take its elements in any order; sums change their order", "graph/emit/aligned.py", "tests/unit/test_graph_align.py", unit="loop"),
     _row(
         "graph-split-scans", "gpu", "scans parts of long rows, each from what the parts before it come to, where rows are few", "known lengths; each element needs the scan at its own place alone; sums change their order",
         "graph/passes/split_scan.py", "tests/unit/test_graph_split_scan.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",

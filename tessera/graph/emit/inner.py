@@ -24,12 +24,12 @@ from math import isqrt
 
 from tessera.dtypes import dtype, int64
 from tessera.errors import InternalError
-from tessera.graph.emit.nest import Nest, Size
+from tessera.graph.emit.nest import Nest, Size, expr_of
 from tessera.graph.emit.scopes import Index, Scope, delinearised
 from tessera.graph.emit.sorting import sorted_rows
 from tessera.graph.emit.tiles import CannotEmit, Shape, joint_shape, typed
 from tessera.graph.emit.tiling import MOST_UNROLLED, Tiling, next_power
-from tessera.graph.index import Expr, dim, expr
+from tessera.graph.index import Dim, Expr, dim, expr
 from tessera.graph.ir.ops import CombiningOp, ReduceOp, ScanOp, SortOp, yielded
 from tessera.graph.ir.types import product
 from tessera.ir import Block, Builder, Op, Value, elem_of, shape_of
@@ -62,6 +62,8 @@ class InnerNest(Nest):
         self._passes: dict[int, Pass] = {}
         self._scans: dict[tuple[Op, Scope, Block], tuple[list[Expr], list[Value]]] = {}
         self._needs: dict[Op, set[Op]] = {}
+        self._start: Expr | None = None
+        self._row: list[Expr] = []
 
     # --- spaces and passes ------------------------------------------------------------------------------
     def space(self, extents: Sequence[Size]) -> tuple[Index, list[Expr]]:
@@ -81,6 +83,38 @@ class InnerNest(Nest):
         if self.tiling.whole:
             self._spaces[key] = made
         return made
+
+    def outer(self, extents: Sequence[Size], block: Block) -> Scope:
+        scope = super().outer(extents, block)
+        if self.tiling.start is not None:
+            self._start = self.tiling.start.subs(
+                {Dim(k): scope.bound[a] for k, a in enumerate(block.args)}
+            )
+        return scope
+
+    def pieces(self, extents: Sequence[Size]) -> list[tuple[Index, list[Expr]]]:
+        """Indices that have all of `extents` together: one, or that of whole vectors and that of a row's edges."""
+        start, unit, n = self._start, self.tiling.unit, product(list(extents))
+        if start is None:
+            return [self.space(extents)]
+        assert isinstance(n, int)
+        if not self._row:
+            with self.builder.at(self.entry):
+                first, behind = ((start + k) // unit * unit for k in (unit - 1, n))
+                self._row = [self._named(e) for e in (first, behind)]
+                self._row.append(self._named(behind - start, n))
+        first, behind, late = self._row
+        block = min(self.tiling.step, next_power(n))
+        middle = self.indices.new(behind - first, block, self.tiling.inner, -(-n // block))
+        edges = self.indices.new(n - (behind - first), 2 * unit, self.tiling.inner, 1)
+        return [(middle, [first - start + middle.whole]), (edges, [(late + edges.whole) % n])]
+
+    def _named(self, e: Expr, most: int = 1 << 62) -> Expr:
+        """The expression as a symbol, which is not taken apart."""
+        made = self.code.value(self.indices.by_parts(e), self.index_type)
+        atom = self.indices.unknown(len(self._opaque), 0, most)
+        self._opaque[atom.name] = made
+        return expr_of(atom)
 
     def walk(
         self, index: Index, make: Callable[[Pass], None], reductions: Sequence[ReduceOp] = ()
@@ -156,7 +190,19 @@ class InnerNest(Nest):
         if self.tiling.inner is None or scope.inner is not None:
             return self._by_element(op, scope)
         group = self._companions(op, scope)
-        index, coordinates = self.space(op.extents)
+        for k, piece in enumerate(self.pieces(op.extents)):
+            found = self._reduced(group, *piece, scope)
+            for r, parts in zip(group, found, strict=True):
+                if k:
+                    before = [scope.values[x] for x in r.results]
+                    parts = self.tiles.inline(r.combine, [*before, *parts])
+                scope.values.update(zip(r.results, parts, strict=True))
+        return [scope.values[r] for r in op.results]
+
+    def _reduced(
+        self, group: Sequence[ReduceOp], index: Index, coordinates: Sequence[Expr], scope: Scope
+    ) -> list[list[Value]]:
+        """What each reduction of a group makes of the elements along an index."""
         starts: list[int] = []  # a scan that a reduction reads carries something, too
 
         def step(p: Pass) -> None:
@@ -165,14 +211,14 @@ class InnerNest(Nest):
                 starts.append(len(p.nexts))
                 p.nexts += values
 
-        found = self.walk(index, step, group)
+        found, made = self.walk(index, step, group), list[list[Value]]()
         for r, start in zip(group, starts, strict=True):
             parts = found[start : start + len(r.results)]
             if index.block > 1:
                 assert self.tiling.inner is not None
                 parts = self.tiles.reduce(parts, self.tiling.inner, r.combine)
-            scope.values.update(zip(r.results, parts, strict=True))
-        return [scope.values[r] for r in op.results]
+            made.append(parts)
+        return made
 
     def _accumulated(
         self, op: ReduceOp, coordinates: Sequence[Expr], p: Pass, scope: Scope

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from tessera.dtypes import int32, int64
 from tessera.graph.emit.accesses import offset_of, place_of
+from tessera.graph.emit.aligned import aligned
 from tessera.graph.emit.inner import InnerNest, Pass
 from tessera.graph.emit.nest import Nest
 from tessera.graph.emit.scopes import Scope
@@ -57,6 +58,8 @@ def emit(op: Op, machine: Machine, wide: bool = False) -> KernelCode:
         nest = WalkNest(walk, tiling, index_type)
     else:
         tiling = choose(op, extents, machine)
+        if not machine.exact:
+            tiling = aligned(tiling, op, extents)
         nest = InnerNest(tiling, index_type, machine.exact)
     scope = nest.outer(extents, op.body)
     if isinstance(nest, WalkNest):
@@ -104,7 +107,7 @@ def _rows(
 ) -> None:
     """Store the results of these numbers: tensors of one shape that the nest yields for each index."""
     values = yielded(op.body)
-    index, coordinates = nest.space(values[group[0]].type.shape)
+    coordinates: Sequence[Expr] = ()
 
     def step(p: Pass) -> None:
         here = scope.child(Block(), [], p.block, p.index)
@@ -117,7 +120,8 @@ def _rows(
             nest.store(r, place, v, here, inside)
             written[r] = nest.indices.by_parts(offset_of(r.type, place))
 
-    nest.walk(index, step)
+    for index, coordinates in nest.pieces(values[group[0]].type.shape):  # noqa: B007  `step` reads them
+        nest.walk(index, step)
 
 
 def _scatter(nest: InnerNest, op: ScatterOp, scope: Scope) -> dict[Value, Expr]:

@@ -22,12 +22,14 @@ WHOLE, WITHIN, NUMBER = range(
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """One index of the kernel. `block` consecutive ones lie along dimension `place` of the tiles."""
+    """One index of the kernel. `block` consecutive ones lie along dimension `place` of the tiles. `blocks`: how many
+    blocks to take where the extent is known to a program alone; 0 for as many as it has."""
 
     number: int
     extent: Size
     block: int
     place: int | None
+    blocks: int = 0
 
     @property
     def whole(self) -> Expr:
@@ -45,6 +47,8 @@ class Index:
     @property
     def steps(self) -> Size:
         """How many blocks there are."""
+        if self.blocks:
+            return self.blocks
         if isinstance(self.extent, int):
             return -(-self.extent // self.block)
         return self.extent if self.block == 1 else (self.extent + (self.block - 1)) // self.block
@@ -75,8 +79,8 @@ class Indices:
         self.ranges = Ranges()
         self._parts: dict[Any, Expr | int] = {}
 
-    def new(self, extent: Size, block: int, place: int | None) -> Index:
-        index = Index(len(self.all), extent, block, place)
+    def new(self, extent: Size, block: int, place: int | None, blocks: int = 0) -> Index:
+        index = Index(len(self.all), extent, block, place, blocks)
         self.all.append(index)
         last: Size = extent - 1
         self.ranges.of[Dim(3 * index.number)] = (0, last)
@@ -85,10 +89,10 @@ class Indices:
         self._parts[Dim(3 * index.number)] = index.parts
         return index
 
-    def unknown(self, number: int) -> Sym:
-        """A symbol for an index that comes from memory."""
+    def unknown(self, number: int, least: int = -(1 << 62), most: int = 1 << 62) -> Sym:
+        """A symbol for an index that comes from memory, or is not to be taken apart."""
         found = Sym(f"%{number}")
-        self.ranges.of[found] = (-(1 << 62), 1 << 62)
+        self.ranges.of[found] = (least, most)
         return found
 
     def simple(self, e: Expr) -> Expr:

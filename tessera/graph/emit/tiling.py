@@ -62,7 +62,9 @@ class Axis:
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """`axes`: outer ones, slowest first. Inner loops lie along dimension `inner` of the tiles, whole where `whole`,
-    else `step` elements at a time; where `inner` is None each element walks through them by itself."""
+    else `step` elements at a time; where `inner` is None each element walks through them by itself. `start`: where in
+    memory a program's row starts, by the nest's indices, if steps begin at a multiple of `unit` elements (aligned.py).
+    """
 
     axes: tuple[Axis, ...]
     rank: int
@@ -70,6 +72,8 @@ class Tiling:
     whole: bool = False
     step: int = 1
     warps: int = 4
+    start: Expr | None = None
+    unit: int = 1
 
     @property
     def programs(self) -> Size:
@@ -99,7 +103,7 @@ def choose(op: Op, extents: Sequence[Size], machine: Machine) -> Tiling:
     known = Accesses(op, extents)
     groups = coalesced(extents, known.found)
     body: Block = op.regions[0]
-    spaces = _inner_spaces(op, body)
+    spaces = inner_spaces(op, body)
     if not spaces:
         return _pointwise(groups, known.found, machine)
     return _with_inner(op, groups, known.found, spaces, machine)
@@ -235,7 +239,7 @@ def _made(
 
 
 # --- inner loops --------------------------------------------------------------------------------------------------
-def _inner_spaces(op: Op, body: Block) -> list[tuple[Size, ...]]:
+def inner_spaces(op: Op, body: Block) -> list[tuple[Size, ...]]:
     """The extents of the loops and reductions in a nest, and of the tensors that it yields for each index."""
     found: dict[tuple[Size, ...], None] = {}
     for inner in inner_ops(body):
