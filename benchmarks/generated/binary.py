@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -18,8 +19,12 @@ from tessera.runtime.cuda.driver_api import driver, launch_config
 
 
 def module_of(path: Path, text: str, package: str = "") -> Any:
-    """The module of a text, named after its file: both compilers read the source of what they compile."""
-    path.write_text(text)
+    """The module of a text, named after its file: both compilers read the source of what they compile. Another process
+    that reads the file meanwhile finds all of it."""
+    if not path.exists() or path.read_text() != text:
+        own = path.with_suffix(f".{os.getpid()}")
+        own.write_text(text)
+        own.replace(path)
     spec = importlib.util.spec_from_file_location(f"{package}{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
