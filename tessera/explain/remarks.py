@@ -16,6 +16,13 @@ REMEDIES: tuple[tuple[str, str], ...] = (
     ("one program a CTA", "nothing, where programs are unequal; else end the program with one store of the whole tile"),
     ("not partitioned", "`num_ctas=1`, or a program whose rows or columns are independent"),
     ("wgmma serial", "fewer registers: smaller tiles or more warps"),
+    ("computed by FMAs", "operands of fp16, bf16, fp8 or int8, or fp32 with `input_precision=\"tf32\"`; 16 or more "
+     "elements along K"),
+    ("not of warpgroups", "`num_warps` of 4 or a multiple; tiles of 64 rows or more, whose results leave registers; "
+     "16-bit operands loaded in rows of 16 elements or more"),
+    ("not copied ahead", "addresses from the loop's index, in known steps; rows whose neighbours are one access of 4 "
+     "bytes or more; `other=0`"),
+    ("not unrolled", "a step that is a compile-time int above 0"),
     ("setmaxnreg", "let the compiler choose registers: leave out `maxnreg`"),
     ("copied to memory", "store after the last use of what was loaded, to the same elements or to another array"),
     ("packed in each step", "stores and branches outside of the loop over k; an accumulator that nothing else reads"),

@@ -49,12 +49,17 @@ def uninitialised(x: Array) -> Array:
             f"the memory of a {type(x).__name__} is not known, or not on the host",
             help="declare arrays of NumPy or tensors of torch on the CPU, where checked launches run",
         )
-    owner = root_of(cast("np.ndarray", x)) if isinstance(x, np.ndarray) else x
+    owner = _owner(x)
     _bytes(found)[:] = _POISON
     ending = weakref.finalize(owner, _declared.pop, found, None)
     ending.atexit = False
     _declared[found] = np.zeros(found[1] - found[0], np.bool_)
     return x
+
+
+def _owner(x: object) -> object:
+    """Return the object whose end is that of the memory."""
+    return root_of(cast("np.ndarray", x)) if isinstance(x, np.ndarray) else x
 
 
 def _bytes(extent: Extent) -> np.ndarray:

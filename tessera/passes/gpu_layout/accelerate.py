@@ -40,8 +40,9 @@ from tessera.passes.gpu_layout.mma_operands import (
     source_of,
 )  # fmt: skip
 from tessera.passes.gpu_layout.rules import fma_acc, fma_operand, is_pointwise
-from tessera.passes.gpu_layout.warpgroup import use_warpgroups
+from tessera.passes.gpu_layout.warpgroup import use_warpgroups, why_no_warpgroups
 from tessera.passes.neutral.loops import const
+from tessera.passes.neutral.remarks import place_of, remark
 
 # An operand that a loop does not change is kept in at most this many registers of 32 bits, if the thread's results of
 # all MMAs in the loop leave room for it.
@@ -92,6 +93,15 @@ def choose(op: ops.DotOp, facts: GpuFacts) -> Choice | None:
     return None
 
 
+def _without_instruction(op: ops.DotOp) -> str:
+    """Return why no matrix instruction computes a dot."""
+    a, b, acc = (elem_of(v.type) for v in op.operands)
+    if a is float32 and op.precision == "ieee":
+        return 'its precision is "ieee"'
+    k = shape_of(op.a.type)[-1]
+    return f"no instruction takes {a} and {b} with {k} elements along K, for results of {acc}"
+
+
 def warps_for(m: int, n: int, num_warps: int, chained: bool, tile_m: int) -> tuple[int, int]:
     """Arrange warps along M and N so that their parts are nearly square; in a chain of MMAs, along M."""
     if chained:
@@ -113,7 +123,7 @@ def accelerate(module: Module, facts: GpuFacts) -> None:
 
     Takes: tile IR after `coalesce`, whose orders of loads it reads; `num_warps`.
     Gives: `wgmma` or `mma`, with operands in shared memory or registers in the instruction's layouts; `dot` stays where
-        there is no instruction, on operands of the accumulator's type.
+        there is no instruction, on operands of the accumulator's type, with a remark.
     Needs: any GPU (`facts`: its instructions).
     Raises: nothing.
     Example: `half` of tests/filecheck/accelerate.gir
@@ -126,9 +136,16 @@ def accelerate(module: Module, facts: GpuFacts) -> None:
         dots = [op for op in func.walk() if isinstance(op, ops.DotOp)]
         chained = _chains(dots)
         for op in dots:
+            place = place_of(op)
             if use_warpgroups(op, facts, num_warps, op in chained):
                 continue
             choice = choose(op, facts)
+            if choice is None:
+                remark(
+                    module, f"the product{place} is computed by FMAs: {_without_instruction(op)}"
+                )
+            elif facts.wgmma and (why := why_no_warpgroups(op, facts, num_warps)):
+                remark(module, f"the product{place} is of single warps, not of warpgroups: {why}")
             if choice is None or not apply("mma", op):
                 _prepare_fma(op)
                 _place_operands(op, num_warps, facts.warp_size)

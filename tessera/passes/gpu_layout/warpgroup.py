@@ -75,6 +75,30 @@ def use_warpgroups(op: DotOp, facts: GpuFacts, num_warps: int, chained: bool) ->
     return True
 
 
+def why_no_warpgroups(op: DotOp, facts: GpuFacts, num_warps: int) -> str:
+    """Return why `use_warpgroups` has left a dot; "" if that is no matter of the kernel."""
+    rows, cols = shape_of(op.acc.type)[-2:]
+    if num_warps % WARPGROUP:
+        return f"{num_warps} warps are no warpgroups, of four warps each"
+    if len(shape_of(op.acc.type)) != 2:
+        return "it is a product of batches"
+    if max(rows, cols) < ROWS:
+        return f"its tile is {rows}x{cols}, an instruction has {ROWS} rows"
+    a, b, acc = (elem_of(v.type) for v in op.operands)
+    groups, k = num_warps // WARPGROUP, shape_of(op.a.type)[-1]
+    tf32 = "tf32" if a is float32 else ""
+    if (tf32 and op.precision != "tf32") or facts.find_wgmma(a, b, acc, k, tf32) is None:
+        return f"no instruction takes {a} and {b} with {k} elements along K, for results of {acc}"
+    registers = rows * cols // (groups * WARPGROUP * facts.warp_size)
+    if registers > min(ACC_REG32, _registers(facts, groups) - INSTRUCTION_WORK):
+        return f"its results take {registers} registers of a thread"
+    return (
+        ""
+        if _plan(op, facts, groups, False)
+        else "its operands do not fill a swizzle of shared memory"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How a dot is computed: by which row, whether as dᵀ = bᵀ aᵀ, and over how many warpgroups along rows and columns;

@@ -6,6 +6,7 @@ then read their buffers for one more iteration: a buffer is added for that, or t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tessera import ops
@@ -15,7 +16,7 @@ from tessera.analysis.machines import SCHEDULERS, WARPGROUP
 from tessera.analysis.provenance import buffer_of
 from tessera.analysis.scratch import scratch_bytes
 from tessera.ir import Builder, Module, Op, pass_
-from tessera.ir.applications import apply
+from tessera.ir.applications import Declined, apply
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.anchors import bytes_of
 from tessera.passes.gpu_loops.chains import overlapping, run_on, schedule_late
@@ -25,10 +26,12 @@ from tessera.passes.gpu_loops.streams import (
     Stream,
     may_be_buffered,
     stream_of,
+    stream_or_reason,
     through_buffer,
     write_copies,
 )
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
+from tessera.passes.neutral.remarks import place_of, remark
 
 # Registers of MMAs up to which the last MMA of a chain may be shifted by an iteration (tools/fit).
 CHAINED_REG32 = 208
@@ -45,7 +48,7 @@ def schedule_loops(module: Module, facts: GpuFacts) -> None:
     Takes: GPU IR with layouts, as only whole vectors may be copied asynchronously; `num_stages` of module or loop.
         Loops in which programs wait for others are left alone.
     Gives: loops with `main_stage`; loads and the buffers that they fill with `stage`, `slots` and `signal`; MMAs that
-        run on with `pending`, or late with `stage`.
+        run on with `pending`, or late with `stage`; a remark for each load of a buffer that is not copied ahead.
     Needs: a GPU with `cp.async` (sm_80).
     Raises: nothing.
     Example: `copies` of tests/filecheck/schedule-loops/copies.gir
@@ -65,7 +68,10 @@ def schedule_loops(module: Module, facts: GpuFacts) -> None:
             wanted = loop.num_stages or default
             early, large = early_loads(loop, axis, facts)
             if loop.main_stage is None:
-                _Plan(loop, axis, facts, wanted, module.attrs["num_warps"], early, large).write()
+                plan = _Plan(loop, axis, facts, wanted, module.attrs["num_warps"], early, large)
+                plan.write()
+                for reason in plan.left_out():
+                    remark(module, reason)
             if early:
                 run_early(loop, early)
 
@@ -107,6 +113,16 @@ class _Plan:
         elif running and lag:
             run_on(loop, running)
             self._copy_within(running[-1], streams)
+
+    def left_out(self) -> Iterator[str]:
+        """Yield remarks about loads of buffers that are not copied ahead."""
+        for op in self.loop.body:
+            if op in self.early:
+                continue
+            try:
+                stream_or_reason(op, self.loop, self.axis, self.facts, self.early)
+            except Declined as reason:
+                yield f"the load{place_of(op)} is not copied ahead: {reason}"
 
     def _streams(self) -> list[Stream]:
         loop, early = self.loop, self.early

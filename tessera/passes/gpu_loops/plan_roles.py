@@ -45,8 +45,8 @@ from tessera.passes.gpu_loops.warp_roles import (
     roles_for,
     roles_with_transpose,
 )
-from tessera.passes.gpu_movement.tensor_maps import remark
 from tessera.passes.neutral.descriptors import lower_access
+from tessera.passes.neutral.remarks import remark
 
 CONSUMERS = (4, 8, 16)
 # Warpgroups up to here drift apart by themselves; more of them are faster in ping-pong.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tessera.analysis.axis import AxisAnalysis
 from tessera.ir import Builder, Effect, Op, SharedType, TileType, Value
+from tessera.ir.applications import Declined
 from tessera.layout import LinearLayout, offset_map
 from tessera.ops import DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp, LocalLoadOp, MmaOp
 from tessera.ops.roles import is_in_split
@@ -35,9 +36,19 @@ class Stream:
 def stream_of(
     load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, early: Collection[Op] = ()
 ) -> Stream | None:
+    """Return the stream of a load, or None, as `stream_or_reason` does, which raises the reason."""
+    try:
+        return stream_or_reason(load, loop, axis, facts, early)
+    except Declined:
+        return None
+
+
+def stream_or_reason(
+    load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, early: Collection[Op] = ()
+) -> Stream | None:
     """Return the stream of a load, if it can be copied asynchronously ahead of its iteration. Its address may depend on
-    `early` loads, which run ahead to registers."""
-    if not isinstance(load, LoadOp) or load.volatile or not isinstance(load.ptr.type, TileType):
+    `early` loads, which run ahead to registers. Raises Declined, with the reason, if it fills a buffer and cannot."""
+    if not isinstance(load, LoadOp) or not isinstance(load.ptr.type, TileType):
         return None
     users = load.result.users()
     if (
@@ -46,8 +57,10 @@ def stream_of(
         or users[0].parent is not loop.body
     ):
         return None
+    if load.volatile:
+        raise Declined("it is volatile")
     if load.other is not None and not is_zero(load.other):
-        return None  # asynchronous copies fill with zeros only
+        raise Declined("masked elements are no zeros, with which asynchronous copies fill")
     alloc = users[0]
     shared: SharedType = alloc.result.type
     order = fastest_dimension(load.result.type.layout)
@@ -57,10 +70,14 @@ def stream_of(
         _neighbours(load.result.type.layout, shared.layout),
     )
     if vec * bits // 8 < MIN_COPY_BYTES:
-        return None
+        raise Declined(
+            f"a thread reads {vec * bits // 8} bytes at once, a copy moves {MIN_COPY_BYTES} or more"
+        )
     sources = [load.ptr] + ([load.mask] if load.mask is not None else [])
     found = slice_of(sources, loop, early)
-    return Stream(load, alloc, *found) if found is not None else None
+    if found is None:
+        raise Declined("its address is not known in iterations before")
+    return Stream(load, alloc, *found)
 
 
 def _neighbours(held: LinearLayout, shared: LinearLayout) -> int:

@@ -22,6 +22,7 @@ from tessera.ir import Block, Builder, DescriptorType, Module, Op, Value, pass_
 from tessera.ir.applications import apply
 from tessera.layout import Boxes, box_layout, boxes_of
 from tessera.passes.neutral.descriptors import made_by
+from tessera.passes.neutral.remarks import remark
 
 ALIGNMENT = 16  # bytes: of the base and of strides (CUDA, tensor maps)
 ENDLESS = (1 << 31) - 1  # the extent of an array whose end is not known
@@ -118,11 +119,6 @@ def _drop_dimensions(load: ops.DescriptorLoadOp) -> None:
         for user in users:
             user.replace_by([value])
         load.erase()
-
-
-def remark(module: Module, text: str) -> None:
-    """Tell the kernel's author what was not done and why (`metadata.remarks`)."""
-    module.attrs["remarks"] = tuple(dict.fromkeys((*module.attrs.get("remarks", ()), text)))
 
 
 def _where(op: Op) -> str:

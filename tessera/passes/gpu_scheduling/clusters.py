@@ -25,11 +25,11 @@ from tessera.analysis.provenance import argument_of, outgoing
 from tessera.errors import UnsupportedLanguageConstruct
 from tessera.ir import Builder, DescriptorType, Effect, Module, Op, TileType, Value, pass_
 from tessera.ir.applications import Declined, apply
-from tessera.passes.gpu_movement.tensor_maps import remark
 from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.cse import cse
 from tessera.passes.neutral.descriptors import made_by
 from tessera.passes.neutral.loops import const
+from tessera.passes.neutral.remarks import remark
 
 LEAST_ROWS = 64  # of an MMA's part: those of one instruction of a warpgroup
 LEAST_EXTENT = 16  # of an MMA's part, in any case

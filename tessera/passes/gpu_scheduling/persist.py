@@ -27,10 +27,11 @@ from tessera.ir.applications import Declined, apply
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.plan_roles import SLACK
 from tessera.passes.gpu_movement.memory_effects import writes
-from tessera.passes.gpu_movement.tensor_maps import ENDLESS, remark
+from tessera.passes.gpu_movement.tensor_maps import ENDLESS
 from tessera.passes.gpu_scheduling.pointer_to_tma import PointerToTma
 from tessera.passes.gpu_scheduling.profitability import ctas_after_split
 from tessera.passes.neutral.canonicalize import canonicalize
+from tessera.passes.neutral.remarks import remark
 
 AXES = 3  # of a grid
 WIDE = 64  # bits of the integers that count programs

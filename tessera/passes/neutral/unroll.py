@@ -15,6 +15,7 @@ from tessera.ir.applications import apply
 from tessera.ops import ForOp
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import can_unroll, unroll_loop
+from tessera.passes.neutral.remarks import place_of, remark
 
 LARGEST = 32  # copies of one body
 
@@ -24,7 +25,8 @@ def unroll(module: Module) -> None:
     """Unroll every `for` that asks for it by `tl.range(loop_unroll_factor=n)`.
 
     Takes: tile IR whose loops may have the attribute `unroll`; only loops that count up by a constant are changed.
-    Gives: a loop with `n` iterations in its body (LARGEST at most), one for what is left; both lose the attribute.
+    Gives: a loop with `n` iterations in its body (LARGEST at most), one for what is left; both lose the attribute. Or a
+        remark.
     Needs: nothing of a target; GPU pipelines run it.
     Raises: nothing.
     Example: `pairs` of tests/filecheck/unroll.tir
@@ -35,6 +37,13 @@ def unroll(module: Module) -> None:
         if isinstance(op, ForOp) and op.unroll:
             count, op.unroll = min(op.unroll, LARGEST), None
             upwards = (constant_of(op.step) or 0) > 0
-            if upwards and can_unroll(op, count) and apply("unroll", op):
+            if not upwards or not can_unroll(op, count):
+                why = (
+                    "its step is no positive constant"
+                    if not upwards
+                    else "its index would overflow"
+                )
+                remark(module, f"the loop{place_of(op)} is not unrolled: {why}")
+            elif apply("unroll", op):
                 unroll_loop(op, count)
                 op.num_stages = 1  # a few iterations at most
