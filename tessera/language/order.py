@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tessera.language import arithmetic, combine, creation, hints
+from tessera.language import arithmetic, combine, creation, hints, target_info
 from tessera.language.callable import library
 from tessera.language.reductions import _xor, log2_of, max, min, normal_dim, total
 
@@ -61,9 +61,20 @@ def _exchange(x: tensor, flip: tensor, bit: constexpr):
 def _merge(x: tensor, stage: constexpr, order: constexpr):
     """Sort each run of 2**stage elements, which is bitonic: ascending, descending (order 0, 1) or alternating (2)."""
     n: constexpr = total(x.shape)
+    shape: constexpr = x.shape
+    y = _one_row(x)
     for i in hints.static_range(stage):
-        x = _merge_step(x, n, stage, order, stage - 1 - i)
-    return x
+        y = _merge_step(y, n, stage, order, stage - 1 - i)
+    return creation.reshape(y, shape)
+
+
+@library
+def _one_row(x: tensor):
+    """The rows behind each other on CPUs, where loops over elements of one dimension need no divisions."""
+    if target_info.current_target().backend == "cpu":
+        return creation.reshape(x, [total(x.shape)])
+    else:
+        return x
 
 
 @library
@@ -75,6 +86,48 @@ def _merge_step(x: tensor, n: constexpr, stage: constexpr, order: constexpr, bit
         return _exchange(x, creation.reshape(parity, [n // 2 ** (bit + 1), 1, 1]), bit)
     else:
         return _exchange(x, order == 1, bit)
+
+
+@library
+def _far_exchanges(x: tensor, stage: int, flip: tensor, near: constexpr):
+    """The steps of `_merge` at bits from `near` on, for a stage known at run time, in rows of 2**near elements:
+    elements of two rows are exchanged whose numbers differ in one bit. Descending where `flip`."""
+    n: constexpr = total(x.shape)
+    runs: constexpr = n // 2**near
+    row = creation.reshape(creation.arange(0, runs), [runs, 1])
+    for distance_bit in range(stage - 1 - near, -1, -1):
+        distance = 1 << distance_bit
+        other = creation.broadcast_to(row ^ distance, [runs, 2**near])
+        there = combine.gather(x, other, 0)
+        upper = (row & distance) != 0
+        low = arithmetic.where(upper, there, x)
+        high = arithmetic.where(upper, x, there)
+        x = arithmetic.where((low > high) != flip, there, x)
+    return x
+
+
+@library
+def _sort_by_loops(x: tensor, stages: constexpr, descending: constexpr, near: constexpr):
+    """As `sort`, by a network whose later stages are one loop: the code does not grow with the square of `stages`."""
+    n: constexpr = total(x.shape)
+    runs: constexpr = n // 2**near
+    shape: constexpr = x.shape
+    x = _one_row(x)
+    for i in hints.static_range(1, near + 1):
+        x = _merge(x, i, 2)
+    y = creation.reshape(x, [runs, 2**near])
+    run = creation.reshape(creation.arange(0, runs) % 2 ** (stages - near), [runs, 1])
+    for stage in range(near + 1, stages + 1):
+        flip = ((run >> (stage - near)) & 1) != 0
+        if descending:
+            flip = flip | (stage == stages)
+        z = creation.reshape(_far_exchanges(y, stage, flip, near), [n])
+        for i in hints.static_range(near):
+            bit: constexpr = near - 1 - i
+            each = creation.broadcast_to(flip, [runs, 2 ** (near - 1 - bit)])
+            z = _exchange(z, creation.reshape(each, [n // 2 ** (bit + 1), 1, 1]), bit)
+        y = creation.reshape(z, [runs, 2**near])
+    return creation.reshape(y, shape)
 
 
 @library
@@ -96,9 +149,13 @@ def sort(x: tensor, dim: constexpr = None, descending: constexpr = False) -> ten
     axis: constexpr = normal_dim(dim, len(x.shape))
     hints.static_assert(axis == len(x.shape) - 1, "only minor dimension is currently supported")
     stages: constexpr = log2_of(x.shape[axis])
-    for i in hints.static_range(1, stages + 1):
-        x = _merge(x, i, 2 if i < stages else descending)
-    return x
+    # A step is a loop over memory on CPUs; GPUs exchange by shuffles, which have to know the bit.
+    if target_info.current_target().backend == "cpu" and stages > 10:
+        return _sort_by_loops(x, stages, descending, 7)  # rows of 128 elements are whole vectors
+    else:
+        for i in hints.static_range(1, stages + 1):
+            x = _merge(x, i, 2 if i < stages else descending)
+        return x
 
 
 @library

@@ -90,7 +90,7 @@ def needed_after(lo: Lowering, v: Value, position: int) -> bool:
                 waits = [user.results[0]]
             elif type(user) in EVALUATORS and isinstance(user.results[0].type, TileType):
                 waits = [r for r in user.results if lo.lazy(r)]
-            elif lo.end[user] > position:
+            elif _position(lo, user) > position:
                 return True
             else:
                 continue

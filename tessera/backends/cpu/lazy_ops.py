@@ -137,6 +137,8 @@ def _gather(lo: Lowering, op: Any, at: Point, index: int) -> Val:
     buffer = lo.buffers[op.x]
     element = memory_type(buffer.elem)
     chosen = lo.value(op.index, at)
+    if chosen.lanes == 1 and at.lanes > 1:
+        return lo.from_buffer(buffer, _at_one_index(lo, op, at, chosen))
     n = max(at.lanes, chosen.lanes)
     rest = Coord()
     for d, (c, stride) in enumerate(zip(at.coords, buffer.strides, strict=True)):
@@ -156,6 +158,17 @@ def _gather(lo: Lowering, op: Any, at: Point, index: int) -> Val:
     lanes = f"<{n} x i64>" if n > 1 else "i64"
     address = lo.em.op(f"getelementptr {element}, {kind} {first}, {lanes} {offset}")
     return lo.access.gather(lo, buffer.elem, address, n, None, None, buffer.version)
+
+
+def _at_one_index(lo: Lowering, op: tile.GatherOp, at: Point, chosen: Val) -> Point:
+    """Return the point that a gather reads if all lanes have one index: the lanes lie as those of `at`."""
+    wide = cast(lo.lanes(1), lo.text(chosen, 1), elem_of(op.index.type), int64)
+    axis: int = op.axis
+    limit = shape_of(op.x.type)[axis]
+    safe = lo.em.call("i64", "llvm.umin.i64", f"i64 {wide}", f"i64 {limit - 1}")
+    coords = list(at.coords)
+    coords[axis] = Coord(0, ((safe, 1),), None, limit)
+    return point(tuple(coords), at.lanes)
 
 
 def _evaluate(lo: Lowering, op: Op, at: Point, index: int) -> Val:
