@@ -199,6 +199,7 @@ _GPU = (
     ),
     _row("operand-order", "gpu", "writes operands of MMAs that a loop computes to shared memory in the order in which they were loaded", "MMAs of warpgroups read 16-bit elements in either order", "passes/gpu_layout/mma_operands.py `computed_order`", f"tests/lang/test_dot_orders.py, {DOTS}, {KERNELS}", unit="operand", takes_room=True),
     _row("repeated-loads", "gpu", "loads once what a tile of pointers repeats in runs along a dimension, as words of several weights", "pointers and masks are equal in aligned runs; the load is not volatile", "passes/gpu_layout/repeated_loads.py `_runs`", f"tests/filecheck/repeated-loads.tir, {KERNELS}", unit="load", takes_room=True),
+    _row("sink-past-loops", "gpu", "computes pointers, masks and their like after a loop where they are only needed there", "cheap to compute, without effects, used below the loop alone", "passes/gpu_layout/assign.py `crosses_loop`", f"{DOTS}, {KERNELS}", unit="op"),
     _row("scattered-columns", "gpu", "loads a number for each column of an MMA's result once, and exchanges them, where they lie apart in memory", "the load is not volatile; it is used as rows of tiles alone", "passes/gpu_layout/anchors.py `_is_scattered`", f"{DOTS}, {KERNELS}", unit="load", takes_room=True),
     _row("fma-in-place", "gpu", "lets FMAs of dots read operands from the buffers that their loads fill, so that copies run ahead as for MMAs", "both operands are loaded, perhaps transposed", "passes/gpu_layout/accelerate.py `_place_operands`", f"tests/filecheck/accelerate.gir, tests/unit/test_gpu_dots_by_fma.py, {KERNELS}", unit="dot", takes_room=True),
     _row(
@@ -267,10 +268,7 @@ _GPU = (
         f"tests/unit/test_simt_reduce.py, tests/unit/test_scan_lowering.py, {KERNELS}", unit="reduction",
     ),
     _row("byte-casts", "gpu", "widens 8-bit integers to fp16 and bf16 by permutations of bytes and a subtraction", "bytes stand four to a register, as they came from memory; each step is exact", "backends/gpu/casts.py `_bytes`", f"tests/unit/test_simt_casts.py, {DOTS}, {KERNELS}", unit="cast"),
-    _row(
-        "raise-occupancy", "gpu", "assembles with a few registers less where an SM then holds a CTA more",
-        "next to nothing spills", "what ptxas reports", "tests/unit/test_raise_occupancy.py", takes_room=True,
-    ),
+    _row("raise-occupancy", "gpu", "assembles with a few registers less where an SM then holds a CTA more", "next to nothing spills", "what ptxas reports", "tests/unit/test_raise_occupancy.py", takes_room=True),
     _row("spill-little", "gpu", "keeps the CTAs that an SM is to hold where few instructions move spilled registers", "no matrix products; up to 3 % of the instructions of loops, 1 % of straight-line code", "what ptxas reports", "tests/unit/test_raise_occupancy.py", takes_room=True),
 )  # fmt: skip
 

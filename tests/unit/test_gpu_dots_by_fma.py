@@ -8,6 +8,7 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.ir.applications import Session
 from tests.simt_kit import Compiled
 
 POINTERS = {"a": "*fp32", "b": "*fp32", "c": "*fp32", "k": "i32"}
@@ -70,3 +71,13 @@ def test_what_is_computed_goes_through_scratch_memory() -> None:
     kernel.run(x, y, out, 64)
     assert (out == 128).all()
     assert kernel.count(r"st\.shared") > 0
+
+
+def test_eight_results_of_a_thread_read_four_columns_at_once() -> None:
+    """Two rows of A and four columns of B: 16 bytes of each row for four steps, and 16 bytes of B for each step."""
+    kernel = build((32, 32, 32), pointer_maps=False)
+    assert kernel.count(r"ld\.shared\.v4") == 2 * 32 // 4 + 32
+    assert kernel.count(r"ld\.shared\.v2") == 0
+    assert kernel.count(r"\.minnctapersm 6") == 1  # 768 threads
+    with Session("k", frozenset({"raise-occupancy"})):
+        assert build((32, 32, 32), pointer_maps=False).count(r"\.minnctapersm 6") == 0

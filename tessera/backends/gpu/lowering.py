@@ -19,11 +19,14 @@ from tessera.backends.gpu.types import llvm_type
 from tessera.backends.gpu.writer import ModuleText, Writer
 from tessera.errors import InternalError
 from tessera.ir import Block, Module, Op, SharedType, TileType, TokenType, Type, Value, elem_of
+from tessera.ir.applications import apply
 from tessera.layout.linear import LinearLayout
 from tessera.layout.matrix_ops import images
-from tessera.ops import ConstOp, ForOp, Loop, Matmul
+from tessera.ops import ConstOp, DotOp, ForOp, Loop, Matmul
 
 PROGRAMS = "%programs"  # the parameter that holds the launch's grid, three i32
+# Results of products by FMAs in a thread, up to which 80 registers are enough, and the threads that then share an SM.
+FEW_RESULTS, WAITING_THREADS = 8, 768
 Lowering = Callable[["FunctionLowering", Any], None]
 LOWERINGS: dict[type[Op], Lowering] = {}
 
@@ -264,8 +267,10 @@ class FunctionLowering:
         if not self.kernel:
             return "nounwind"
         warps = self.num_warps + self.module.attrs.get("producer_warps", 0)
-        # MMAs need all registers that their CTA can have.
+        # MMAs need all registers that their CTA can have; small products by FMAs wait for shared memory, with few.
         ctas: int = self.module.attrs.get("resident_ctas", 1) if self.has_mma else 0
+        if self._has_small_products() and apply("raise-occupancy"):
+            ctas = max(ctas, WAITING_THREADS // (32 * warps))
         loops = [op for op in self.module.walk() if isinstance(op, Loop)]
         bounds = [v.op for op in loops if isinstance(op, ForOp) for v in (op.lb, op.ub, op.step)]
         counted = len(bounds) == 3 * len(loops) and all(isinstance(x, ConstOp) for x in bounds)
@@ -277,6 +282,14 @@ class FunctionLowering:
     def has_mma(self) -> bool:
         """Whether the program has MMAs, and so may take all registers of an SM for one CTA."""
         return any(isinstance(op, Matmul) for op in self.module.walk())
+
+    def _has_small_products(self) -> bool:
+        """Whether all products are of FMAs that read shared memory, with few results in a thread."""
+        products = [op for op in self.module.walk() if isinstance(op, Matmul)]
+        return bool(products) and all(
+            isinstance(op, DotOp) and op.in_place and registers_of(op.result.type) <= FEW_RESULTS
+            for op in products
+        )
 
     def register_types(self, t: Type) -> str:
         return llvm_type(elem_of(t))

@@ -48,6 +48,7 @@ _REGISTERED = (
 HANDOVER = re.compile(r"setmaxnreg[^;]*;")
 MATRIX = re.compile(r"\b(wgmma|mma\.sync)")
 CTAS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
+LABELS = re.compile(r"^(\$L\w+):|\bbra(?:\.uni)?\s+(\$L\w+);", re.M)
 TOO_FEW_REGISTERS = "Insufficient registers"  # ptxas: one instruction needs more than a thread has
 FEW_BYTES = 16  # bytes of registers that each thread may spill for the sake of another CTA on the SM (tools/fit)
 # Fewer CTAs are asked for until registers do not spill, by the threads that an SM then holds.
@@ -241,20 +242,29 @@ def assemble_with_room(
             if TOO_FEW_REGISTERS not in str(error) or looser == ptx:
                 raise
         else:
-            if looser == ptx or _spills_little(done, ptx, asked):
+            if looser == ptx or _spills_little(done, ptx):
                 return done, ptx == asked
         ptx = looser
 
 
-def _spills_little(done: ptxas.Assembled, ptx: str, asked: str) -> bool:
+def _spills_little(done: ptxas.Assembled, ptx: str) -> bool:
     """Whether registers do not spill, or less than a CTA less on the SM would cost."""
-    found, first = CTAS.search(ptx), CTAS.search(asked)
-    if not done.spill_stores or found is None or first is None or MATRIX.search(ptx):
+    found = CTAS.search(ptx)
+    if not done.spill_stores or found is None or MATRIX.search(ptx):
         return not done.spill_stores
-    loops = int(first[1]) * int(first[2]) <= RESIDENT_THREADS[-1]
     moves = (done.spill_stores + done.spill_loads) // 4
-    little = moves <= (SPILLING if loops else SPILLING_STRAIGHT) * ptx.count(";")
+    little = moves <= (SPILLING if _loops(ptx) else SPILLING_STRAIGHT) * ptx.count(";")
     return little and int(found[1]) * int(found[2]) <= SPILLING_THREADS and apply("spill-little")
+
+
+def _loops(ptx: str) -> bool:
+    """Whether a branch goes back to a label above it."""
+    above: set[str] = set()
+    for label, target in LABELS.findall(ptx):
+        if target and target in above:
+            return True
+        above.add(label)
+    return False
 
 
 def fewer_ctas(ptx: str) -> str:

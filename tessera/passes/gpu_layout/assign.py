@@ -9,7 +9,8 @@ certain layouts and asks `Assignment.at(value, layout)` for each operand, which
     otherwise.
 
 Each (value, layout) is made once, where the value is defined, so that work that is invariant in a loop stays
-outside it; conversions then sink to their first use. Loop-carried values without an anchor take the layout in which
+outside it; conversions then sink to their first use, and so does what is only needed after a loop: pointers of results,
+say, would take registers from the loop. Loop-carried values without an anchor take the layout in which
 they are first needed. For example, pointers advanced in a loop take the layout of the loop's load without any
 conversion."""
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 from tessera import ops
 from tessera.errors import InternalError
 from tessera.ir import Block, Builder, Module, Op, TileType, Value, pass_, shape_of
+from tessera.ir.applications import apply
 from tessera.layout import Identity, LinearLayout, RegisterPermute, plan_conversion
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout import rules
@@ -60,6 +62,7 @@ class Assignment:
         self.costs: dict[tuple[Value, LinearLayout], float] = {}
         self.ready: list[Group] = []
         self.conversions: list[Op] = []
+        self.copies: list[Op] = []  # of rematerialisable ops
         # Rematerialisable ops: their copies in layouts are inserted before them, and they are erased at the end.
         self.markers: list[Op] = []
         self.made: dict[
@@ -102,6 +105,9 @@ class Assignment:
         self.func.attrs["returns"] = tuple(v.type for v in self.func.body.terminator.operands)
         for op in reversed(self.conversions):
             sink(op)
+        for op in reversed(self.copies):
+            if crosses_loop(op) and apply("sink-past-loops", op):
+                sink(op)
 
     # --- values in layouts ----------------------------------------------------------------------------------
     def anchor(self, v: Value) -> LinearLayout | None:
@@ -165,6 +171,7 @@ class Assignment:
             self.origin[r] = old
         assert op.parent is not None
         op.parent.insert_before(op, new)
+        self.copies.append(new)
         return new.results[v.index]
 
     def _convert(self, v: Value, layout: LinearLayout) -> Value:
@@ -363,6 +370,24 @@ def _forget_undecided(func: ops.FuncOp) -> None:
     for op in list(func.walk()):
         if isinstance(op, ops.ConvertLayoutOp) and op.result.type.layout is None:
             op.replace_by([op.x])
+
+
+def crosses_loop(op: Op) -> bool:
+    """Whether a loop stands between an op of one result and its first use in its block."""
+    if len(op.results) > 1:
+        return False
+    users = set[Op | None]()
+    for user in op.result.users():
+        while user.parent is not op.parent:
+            above = user.parent_op()
+            assert above is not None
+            user = above
+        users.add(user)
+    place, crossed = op.next, False
+    while place is not None and place not in users:
+        crossed |= isinstance(place, ops.Loop)
+        place = place.next
+    return crossed and place is not None
 
 
 def sink(op: Op) -> None:

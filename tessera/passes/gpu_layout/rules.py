@@ -153,12 +153,13 @@ def scan_layout(shape: tuple[int, ...], axis: int, num_warps: int, lanes: int) -
 # --- dots without a matrix instruction --------------------------------------------------------------------
 @lru_cache(maxsize=256)
 def fma_acc(shape: tuple[int, ...], num_warps: int, lanes: int) -> LinearLayout:
-    """Return the accumulator layout of an outer-product loop: square blocks per thread reuse operands most."""
+    """Return the accumulator layout of an outer-product loop: square blocks per thread reuse operands most. Of eight
+    elements four stand side by side: one access reads them of B, and lanes beside each other read 128 bytes."""
     rows, cols = len(shape) - 2, len(shape) - 1
     each = prod(shape) // (lanes * num_warps)
-    side = 4 if each >= 16 else 2 if each >= 4 else 1
+    high, wide = next(((h, w) for h, w in ((4, 4), (2, 4), (2, 2)) if each >= h * w), (1, 1))
     per_thread, lane, warp = [1] * len(shape), [1] * len(shape), [1] * len(shape)
-    per_thread[rows], per_thread[cols] = min(side, shape[rows]), min(side, shape[cols])
+    per_thread[rows], per_thread[cols] = min(high, shape[rows]), min(wide, shape[cols])
     lane[cols] = min(8, lanes, shape[cols] // per_thread[cols])
     lane[rows] = min(lanes // lane[cols], shape[rows] // per_thread[rows])
     lane[0 if len(shape) > 2 else cols] *= lanes // (lane[cols] * lane[rows])
