@@ -181,6 +181,7 @@ def tessera_plans() -> Generator[Accounts]:
     from tessera.backends.compiler import GPUTarget
     from tessera.graph.calls import executable, source
     from tessera.graph.passes import cost
+    from tessera.graph.passes.layouts import FREE
     from tessera.graph.planning.planner import Planner
     from tessera.graph.planning.settle import settle
     from tessera.graph.torch import backend, host
@@ -194,7 +195,7 @@ def tessera_plans() -> Generator[Accounts]:
 
     def compiled(module: Any, host: Any, target: Any, **options: Any) -> Any:
         function = next(iter(module.functions))
-        plan = Planner(function, GPU).run()
+        plan = Planner(function, GPU, saved=module.attrs.get(FREE, ())).run()
         settle(plan, {})
         host.strided = lambda shape, strides, kind: torch.empty_strided(shape, strides, dtype=kind)
         kernels = SimpleNamespace(target=GPUTarget("cpu", "native", 1))
@@ -205,7 +206,17 @@ def tessera_plans() -> Generator[Accounts]:
         return arguments_of(graph)
 
     def accounted(call: Any) -> Any:
-        return accounts.account(run_by_eager(last[0]), boxed(call))
+        compute, plan, outputs = run_by_eager(last[0]), call.run.plan, call.imported.outputs
+        results = [plan.results[o] if isinstance(o, int) else None for o in outputs]
+        homes = [plan.memory(v) if v in plan.saved else None for v in results]
+
+        def paged(given: list[Any]) -> list[Any]:
+            found = list(compute(given))
+            for page in plan.pages:
+                together([found[k] for k, home in enumerate(homes) if home in page])
+            return found
+
+        return accounts.account(paged, boxed(call))
 
     def apart(results: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
         seen = {x.untyped_storage()._cdata for x in tensors if isinstance(x, torch.Tensor)}
@@ -233,6 +244,16 @@ def tessera_plans() -> Generator[Accounts]:
         ):
             stack.enter_context(mock.patch.object(place, name, function))
         yield accounts
+
+
+def together(tensors: Sequence[Any]) -> None:
+    """Let small tensors lie in one memory, as those of a page do."""
+    memory = torch.empty(PAGE, dtype=torch.uint8).untyped_storage()
+    at = 0
+    for x in tensors:
+        given = x.clone()
+        x.set_(memory, at // x.element_size(), x.shape, x.stride()).copy_(given)
+        at += -(-x.numel() * x.element_size() // 64) * 64
 
 
 def reinterpret(x: Any, shape: Any, strides: Any, offset: int = 0) -> Any:

@@ -104,6 +104,7 @@ IN_PASSES -= {
     "graph-drop-copies",  # as the next one of torch's graphs
     "graph-narrow-places",
     "graph-drop-masks",
+    "graph-share-pages",
 }
 
 

@@ -15,6 +15,7 @@ import torch
 from tessera.backends.compiler import GPUTarget
 from tessera.graph.calls.executable import machine_of
 from tessera.graph.passes import cost
+from tessera.graph.passes.layouts import FREE
 from tessera.graph.planning.plan import Launch, Plan
 from tessera.graph.planning.planner import Planner
 from tessera.graph.planning.settle import settle
@@ -46,7 +47,8 @@ class Steps:
 
 
 def _planned(module: Any, host: Any, target: Any, **options: Any) -> Planned:
-    plan = Planner(next(iter(module.functions)), GPU).run()
+    function = next(iter(module.functions))
+    plan = Planner(function, GPU, saved=module.attrs.get(FREE, ())).run()
     settle(plan, {})
     return Planned(plan)
 

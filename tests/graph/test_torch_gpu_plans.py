@@ -18,7 +18,7 @@ MOST = {
     ("graph attention", "float32"): 20,
     ("graph attention", "bfloat16"): 19,
     ("flow", "float32"): 12,
-    ("low-rank adapter", "bfloat16"): 9,
+    ("low-rank adapter", "bfloat16"): 8,
 }
 
 

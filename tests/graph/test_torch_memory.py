@@ -272,3 +272,38 @@ def test_gradients_of_max_pooling(monkeypatch: pytest.MonkeyPatch, name: str, of
         (False, True) if off or name == "wide" else (True, False)
     )
     assert len(kinds) == (3 if off or name == "wide" else 2), kinds
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("off", ["", "graph-share-pages"])
+def test_small_tensors_that_are_saved_share_a_page(monkeypatch: pytest.MonkeyPatch, off: str):
+    """Statistics of two norms, of 12 and 24 bytes; what the program gets keeps memory of its own, as small as it is."""
+    monkeypatch.setenv("TESSERA_DISABLE", off)
+    monkeypatch.setattr(executable, "settle", as_on_a_gpu(executable.settle))
+    torch.manual_seed(0)
+    norms = nn.LayerNorm(64), nn.LayerNorm(32)
+
+    def f(x: Any) -> Any:
+        y = norms[0](x).view(-1, 32)
+        return norms[1](y).sin().view(x.shape) * x, y.sum(1), y.sum(0)
+
+    x = torch.randn(3, 64, requires_grad=True)
+    leaves = [x, *norms[0].parameters(), *norms[1].parameters()]
+    compiled = torch.compile(f, backend="tessera", options=OPTIONS)
+    with recording() as records:
+        out = compiled(x)
+        ours = torch.autograd.grad(f_sum(out), leaves)
+    for mine, theirs in zip(ours, torch.autograd.grad(f_sum(f(x)), leaves), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+    assert [t.untyped_storage().nbytes() for t in out] == [768, 24, 128]
+    (plan,) = (r.run.plan for r in records if r.purpose == "forward")
+    paged = [v for page in plan.pages for v in page]
+    assert len(paged) == (0 if off else 4)
+    assert {v.type.shape for v in paged} <= {(3,), (3, 2)}
+    (backward,) = (r.run.plan for r in records if r.purpose == "backward")
+    assert len(backward.donated) >= 4
+
+
+def as_on_a_gpu(settle: Any) -> Any:
+    """The plan with the pages of a GPU's allocator."""
+    return lambda plan, forbidden, keep_from=0, page=0: settle(plan, forbidden)

@@ -13,7 +13,7 @@ from tessera.graph.index import IndexMap, dim
 from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.ir.interp import function_of
 from tessera.graph.ir.ops import CombiningOp, LoopOp
-from tessera.graph.ir.types import TensorType
+from tessera.graph.ir.types import Place, TensorType
 from tessera.graph.passes import optimize
 from tessera.graph.planning.plan import Launch
 from tessera.graph.planning.planner import Planner
@@ -188,3 +188,40 @@ def test_windows_that_overlap_read_what_takes_long_to_compute():
     assert len(apart) == 2
     programs = apart[1].code.programs
     assert isinstance(programs, int) and programs <= 4096
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+def loops_of(g: GraphBuilder) -> list[LoopOp]:
+    return [op for op in function_of(optimize(g.finish())).body if isinstance(op, LoopOp)]
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_results_may_lie_where_operands_die(shifted: bool):
+    """A sum of two products and its exponential, both results, take their places, if each element is read where it is
+    written; else four tensors would live where three did."""
+    g = GraphBuilder("graph", "cuda")
+    t = TensorType((15, 16), bfloat16, device="cuda")
+    x = g.input("x", t)
+    a, b = (g.extern("aten.mm.default", [x, x], [Place(0), Place(1)], [t])[0] for _ in range(2))
+    last = IndexMap(2, [dim(0), 15 - dim(1)])
+    read = lambda v, *at: g.load_at(v, last, list(at)) if shifted else g.load(v, *at)
+    y = g.loop([15, 16], lambda *at: g.add(read(a, *at), read(b, *at)))
+    g.output(y, g.loop([15, 16], lambda *at: g.exp(g.load(y, *at))))
+    assert len(loops_of(g)) == 1 + shifted
+
+
+@pytest.mark.parametrize("target", ["aten.mm.default", "attention"])
+def test_what_a_loop_reads_does_not_wait_for_a_call_that_takes_memory(target: str):
+    """Sums of columns of two tensors times the same one, of which the second tensor is made by a call of the library
+    while the first one waits: the call may take as much as it reads and makes, unless it is a product."""
+    g = GraphBuilder("graph", "cuda")
+    t, wide = (TensorType((64, n), float32, device="cuda") for n in (64, 96))
+    x = g.input("x", t)
+    first = g.extern("aten.mm.default", [x], [Place(0)], [wide])[0]
+    a = g.extern("aten.mm.default", [first], [Place(0)], [t])[0]
+    product = lambda v, i, r: g.mul(g.load(x, r, i), g.load(v, r, i))
+    sums = lambda v: g.loop([64], lambda i: g.reduce("sum", [64], lambda r: product(v, i, r)))
+    one = sums(a)
+    b = g.extern(target, [x], [Place(0)], [t])[0]
+    g.output(one, sums(b))
+    assert len(loops_of(g)) == (1 if target == "aten.mm.default" else 2)

@@ -31,6 +31,7 @@ from tessera.graph.calls.source_sequence import NARROW
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.index import Expr, Sym
 from tessera.graph.ir.types import TensorType
+from tessera.graph.passes.layouts import FREE
 from tessera.graph.planning.plan import Plan, number, storage_size
 from tessera.graph.planning.planner import Planner
 from tessera.graph.planning.settle import PAGE, settle
@@ -220,8 +221,10 @@ def compile_graph(
     assert isinstance(function, FuncOp)
     target = target or GPUTarget("cpu", "native", 1)
     machine = machine or machine_of(target)
-    plan = Planner(function, machine).run()
+    saved = module.attrs.get(FREE, ()) if isinstance(module, Module) else ()
+    plan = Planner(function, machine, saved=saved).run()
     kernels = Kernels(target, contract)
     kernels.build(plan)
-    settle(plan, kernels.forbidden(), LARGE if target.backend == "cpu" else inf)
+    on_cpu = target.backend == "cpu"
+    settle(plan, kernels.forbidden(), LARGE if on_cpu else inf, page=1 if on_cpu else PAGE)
     return Executable(function, plan, kernels, host, wrapper)

@@ -34,10 +34,10 @@ from tessera.graph.calls.source_sequence import Number, write_sequence
 from tessera.graph.index import Expr, Sym
 from tessera.graph.ir.types import TensorType
 from tessera.graph.planning.plan import (
+    IN_ARENAS,
     INPUT,
     OUTPUT,
     OWN,
-    TEMPORARY,
     Extern,
     Interpret,
     Launch,
@@ -187,8 +187,8 @@ class Writer:
         return [v for v in copied if v in written]
 
     def home(self, v: Value) -> str:
-        """The array that kernels get for a tensor whose memory is its own: an arena, for temporary ones."""
-        if self.plan.place[v] == TEMPORARY:
+        """The array that kernels get for a tensor whose memory is its own: an arena, for those that lie in one."""
+        if self.plan.place[v] in IN_ARENAS:
             return self.arenas[self.arena_of[v]]
         return self.copies.get(v) or self.name(v)
 
@@ -259,7 +259,7 @@ class Writer:
     def location(self, v: Value) -> tuple[str, list[Size | Value]]:
         """Where element 0 of a tensor lies: an array, and numbers of bytes whose sum is the distance from there."""
         home = self.plan.memory(v)
-        parts: list[Size | Value] = [home] if self.plan.place[home] == TEMPORARY else []
+        parts: list[Size | Value] = [home] if self.plan.place[home] in IN_ARENAS else []
         inside = _plain(self.plan.view(v).offset * v.type.elem.storage_bytes)
         return self.home(home), parts if inside == 0 else [*parts, inside]
 
@@ -298,7 +298,7 @@ class Writer:
         home = self.plan.memory(v)
         given = self.plan.place[home] == INPUT and self.plan.root(v) is home
         base = self.name(home) if given else self.home(home)
-        if v is home and self.plan.place[home] != TEMPORARY:
+        if v is home and self.plan.place[home] not in IN_ARENAS:
             return base
         view = self.plan.view(v)
         self.bind("view", self.exe.host.view)

@@ -34,6 +34,7 @@ from tessera.ir import Block, Effect, Op, Value
 from tessera.ops import MATH_OPS, Atan2Op, CastOp, ConstOp, DivOp, PowOp, RemOp
 
 TYPICAL = 512  # of a symbolic size
+PRODUCTS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten.baddbmm.")
 MOST_TENSORS = 64  # that one loop reads and makes
 SizeOf = Callable[["int | Expr"], int]
 
@@ -210,14 +211,29 @@ def goes_along(loop: LoopOp, order: Sequence[int]) -> bool:
     return inner in order and (inner != last or is_pointwise(loop.body))
 
 
-def peak_bytes(steps: Sequence[Sequence[Op]], body: Block, size: SizeOf) -> int:
+def peak_bytes(
+    steps: Sequence[Sequence[Op]],
+    body: Block,
+    size: SizeOf,
+    library: bool = False,
+    merged: Sequence[LoopOp] = (),
+) -> int:
     """The most that tensors made inside of a graph take at one time, and arguments that go when nobody reads them any
     more. The ops of a step run as one: what only they read is never stored. Views are the memory of what they view,
-    and parts of a concatenation that are written where they lie are its memory."""
+    and parts of a concatenation that are written where they lie are its memory. `library`: with what its calls take
+    while they run; `merged`: loops whose results may take the memory of what dies where they run."""
     at = {op: k for k, step in enumerate(steps) for op in step}
     homes = placements(body) if any(isinstance(op, ConcatOp) for op in at) else {}
     lives: dict[Value, tuple[int, int]] = {}  # of what lies in a concatenation's memory
-    change = [0] * (len(steps) + 1)
+    change = [0] * (len(steps) + 2)
+    for op, k in at.items() if library else ():
+        n = workspace(op, size)
+        change[k] += n
+        change[k + 1] -= n
+    if merged:
+        n = _reused(merged, body, at, size)
+        change[at[merged[0]]] -= n
+        change[at[merged[0]] + 1] += n
     for v in donated_arguments(body):
         n = bytes_of(v.type, size)
         change[0] += n
@@ -242,6 +258,53 @@ def peak_bytes(steps: Sequence[Sequence[Op]], body: Block, size: SizeOf) -> int:
         now += n
         most = max(most, now)
     return most
+
+
+def workspace(op: Op, size: SizeOf) -> int:
+    """What a call of the library may take while it runs, such as what a convolution pads: about as much as it reads and
+    makes. For matrix products the library keeps its memory."""
+    if not isinstance(op, ExternOp) or op.target.startswith(PRODUCTS):
+        return 0
+    tensors = {v for v in (*op.operands, *op.results) if isinstance(v.type, TensorType)}
+    return sum(bytes_of(v.type, size) for v in tensors)
+
+
+def _reused(loops: Sequence[LoopOp], body: Block, at: Mapping[Op, int], size: SizeOf) -> int:
+    """The bytes of what dies in loops that run as one, each element where a result's is made, which takes its place."""
+    here = at[loops[0]]
+    inside = [r for loop in loops for r in loop.results]
+    if any(not is_pointwise(x.body) or x.extents != loops[0].extents for x in loops):
+        return 0
+    if not all(_goes_along(loop, r, r.type) for r in inside for loop in loops):
+        return 0
+    made = [r.type for r in inside if _last_use(r, body, at, here) > here]
+    total = 0
+    for v in dict.fromkeys(v for loop in loops for v in captured_tensors(loop)):
+        if v in inside or not isinstance(v.op, LoopOp | ExternOp):
+            continue
+        n = bytes_of(v.type, size)
+        fits = (
+            t
+            for t in made
+            if t.elem.storage_bytes == v.type.elem.storage_bytes and bytes_of(t, size) == n
+        )
+        t = next((t for t in fits if all(_goes_along(loop, v, t) for loop in loops)), None)
+        if t is not None and _last_use(v, body, at, here) == here:
+            made.remove(t)
+            total += n
+    return total
+
+
+def _goes_along(loop: LoopOp, tensor: Value, t: TensorType) -> bool:
+    """Whether each iteration of a loop reads of a tensor what lies where its own element does in one of type `t`."""
+    dims = {a: dim(k) for k, a in enumerate(loop.body.args)}
+    own = offset_of(t, list(dims.values()))
+    loads = loads_of(loop, [tensor])
+    return loads is not None and all(
+        all(v in dims for v in x.indices)
+        and offset_of(tensor.type, x.map.at([dims[v] for v in x.indices], len(dims)).results) == own
+        for x in loads
+    )
 
 
 def _last_use(v: Value, body: Block, at: Mapping[Op, int], end: int) -> int:

@@ -214,6 +214,9 @@ class Fusion:
 
     def __init__(self, block: Block, machine: Machine, size: SizeOf, bound: int | None):
         self.block, self.machine, self.size, self.bound = block, machine, size, bound
+        self.beside: int | None = (
+            None  # the bound, with what calls of the library take while they run
+        )
         self.order = Order(block)
 
     def vertical(self, permuted: bool = False) -> bool:
@@ -286,7 +289,9 @@ class Fusion:
         """Merge loops of equal extents that read a tensor together; whether any was. It saves little: no more memory is
         held for it than without."""
         if self.bound is not None:
-            self.bound = cost.peak_bytes([[op] for op in self.block], self.block, self.size)
+            steps = [[op] for op in self.block]
+            self.bound = min(self.bound, cost.peak_bytes(steps, self.block, self.size))
+            self.beside = cost.peak_bytes(steps, self.block, self.size, library=True)
         changed = False
         groups: dict[object, list[LoopOp]] = {}
         for op in self.block:
@@ -388,4 +393,9 @@ class Fusion:
                 steps += [[first, last], *([x] for x in after)]
             elif op not in moved:
                 steps.append([op])
-        return after if cost.peak_bytes(steps, self.block, self.size) <= self.bound else None
+        if cost.peak_bytes(steps, self.block, self.size, merged=(first, last)) > self.bound:
+            return None
+        if self.beside is not None:
+            most = cost.peak_bytes(steps, self.block, self.size, True, merged=(first, last))
+            return after if most <= self.beside else None
+        return after

@@ -12,7 +12,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-ALIGNMENT = 256  # bytes, of every offset: vector accesses and tensor maps want no more
+ALIGNMENT = 256  # bytes, of offsets: vector accesses and tensor maps want no more
+# What a line of a CPU's cache has, and a vector at most, is enough for tensors that are smaller than `SMALL` bytes, of
+# which the rest up to `ALIGNMENT` would be a large part.
+LINE, SMALL = 64, 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,10 @@ class Placement:
 
 
 def rounded(size: int) -> int:
-    """The bytes that a buffer takes in the arena."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    """The bytes that a buffer takes in the arena. Larger ones are placed first, so that all begin at multiples of what
+    their own are rounded up to."""
+    unit = LINE if size < SMALL else ALIGNMENT
+    return -(-size // unit) * unit
 
 
 def place(buffers: Sequence[Buffer]) -> Placement:

@@ -20,7 +20,15 @@ from tessera.graph.planning.memory import Buffer, Placement, place
 from tessera.ir import Op, Value
 
 Size = int | Expr
-INPUT, TEMPORARY, OUTPUT, FOREIGN, OWN = "input", "temporary", "output", "foreign", "own"
+INPUT, TEMPORARY, OUTPUT, FOREIGN, OWN, PAGED = (
+    "input",
+    "temporary",
+    "output",
+    "foreign",
+    "own",
+    "paged",
+)
+IN_ARENAS = (TEMPORARY, PAGED)
 LIKELY = 512  # what a symbolic size counts as, where allocations and their order are chosen
 MOST_LAUNCHES = 256  # that native code starts in one go: their arguments lie on the stack
 
@@ -114,7 +122,9 @@ class Allocation:
 class Plan:
     """`views`: tensors that are parts of others; `place`: how the memory of each other tensor comes about; `same`:
     tensors that take the memory of one that dies where they are made; `donated`: arguments that the caller does not
-    need any more; `arenas`: the tensors in each; `breaks`: launches that are not started together with those before."""
+    need any more; `arenas`: the tensors in each; `breaks`: launches that are not started together with those before;
+    `saved`: results that the backward graph of the same program gets and nobody else; `pages`: those of them that share
+    arenas, by arena."""
 
     arguments: list[Value]
     results: list[Value]
@@ -126,6 +136,8 @@ class Plan:
     donated: frozenset[Value] = frozenset()
     arenas: list[list[Value]] = field(default_factory=list[list[Value]])
     breaks: frozenset[int] = frozenset()
+    saved: frozenset[Value] = frozenset()
+    pages: list[list[Value]] = field(default_factory=list[list[Value]])
 
     def groups(self, native: bool = True) -> list[range]:
         """The steps that one line of the call runs."""
@@ -184,7 +196,7 @@ class Plan:
             size = -(-number(storage_size(v.type), sizes) // page) * page
             if v in self.donated:
                 yield Allocation(last + 1, len(self.steps), -size)
-            elif sort not in (INPUT, TEMPORARY):
+            elif sort != INPUT and sort not in IN_ARENAS:
                 yield Allocation(first, last, size)
         for k, (arena, placement) in enumerate(zip(self.arenas, self.placed(sizes), strict=True)):
             yield Allocation(*self.span(arena), -(-placement.size // page) * page, k)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,9 +79,12 @@ def instead(op: Op, error: Exception, reproducer: Path | None = None) -> Interpr
 
 
 class Planner:
-    """Plans one function. `wide`: whether offsets need 64 bits."""
+    """Plans one function. `wide`: whether offsets need 64 bits; `saved`: the numbers of the results that nobody gets
+    but the backward graph of the same program."""
 
-    def __init__(self, function: FuncOp, machine: Machine, wide: bool = False):
+    def __init__(
+        self, function: FuncOp, machine: Machine, wide: bool = False, saved: Collection[int] = ()
+    ):
         self.function, self.machine, self.wide = function, machine, wide
         expand_sorts_of(function.body)
         expand_scatters_of(function.body)
@@ -97,6 +100,8 @@ class Planner:
         results = list(function.body.terminator.operands)
         self.plan = Plan(list(function.body.args), results, [], {})
         self.plan.donated = frozenset(donated_arguments(function.body))
+        shown = {v for k, v in enumerate(results) if k not in saved}
+        self.plan.saved = frozenset(results) - shown
         self.plan.views |= {
             v: View(at.root, at.offset, v.type.shape, at.strides) for v, at in self.spots.items()
         }

@@ -13,9 +13,11 @@ from math import inf
 
 from tessera.graph.index import Sym
 from tessera.graph.ir.types import TensorType, product
+from tessera.graph.passes import cost
 from tessera.graph.planning.breaks import Lease, choose, least_of
 from tessera.graph.planning.memory import Buffer, cut, rounded
 from tessera.graph.planning.order import COLLECTIVES, order_steps
+from tessera.graph.planning.pages import share_pages
 from tessera.graph.planning.plan import (
     FOREIGN,
     INPUT,
@@ -36,26 +38,26 @@ from tessera.ir import Value
 from tessera.ir.applications import apply
 
 Forbidden = Mapping[str, set[tuple[int, int]]]
-PRODUCTS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten.baddbmm.")
 PAGE = 512  # bytes: CUDA's caching allocator rounds up to them
 
 
-def settle(plan: Plan, forbidden: Forbidden, keep_from: float = inf) -> None:
+def settle(plan: Plan, forbidden: Forbidden, keep_from: float = inf, page: int = PAGE) -> None:
     """Decide where every tensor lies and how long it lives. `forbidden`: by kernel, pairs of parameters that must not
-    be the same memory. `keep_from`: the bytes from which an arena is kept for the next call."""
-    settling = Settling(plan, forbidden, keep_from)
+    be the same memory. `keep_from`: the bytes from which an arena is kept for the next call. `page`: the bytes that an
+    allocation is rounded up to."""
+    settling = Settling(plan, forbidden, keep_from, page)
     settling.run()
-    plan.arenas = [found] if (found := plan.buffers()) else []
+    plan.arenas = [*([found] if (found := plan.buffers()) else []), *plan.pages]
     if apply("graph-cut-arena", what="arena"):
-        cut_arena(plan, keep_from)
+        cut_arena(plan, keep_from, page)
         settling.break_where_arenas_hold_more()
 
 
 class Settling:
     """Gives the tensors of a plan their places."""
 
-    def __init__(self, plan: Plan, forbidden: Forbidden, keep_from: float):
-        self.plan, self.forbidden, self.keep_from = plan, forbidden, keep_from
+    def __init__(self, plan: Plan, forbidden: Forbidden, keep_from: float, page: int):
+        self.plan, self.forbidden, self.keep_from, self.page = plan, forbidden, keep_from, page
         self.launches: list[tuple[int, Launch]] = []
         self.before: tuple[dict[Value, Value], dict[Value, tuple[int, int]]] = {}, {}
         self.apart: list[Lease] = []
@@ -66,7 +68,7 @@ class Settling:
         outputs = {plan.root(v) for v in plan.results if _is_tensor(v)}
         for step in [s for s in plan.steps if isinstance(s, Launch) and s.copies is not None]:
             self._write_in_place(step, outputs)
-        order_steps(plan, PAGE)
+        order_steps(plan, self.page)
         for step in plan.steps:
             for v in step.writes:
                 home = plan.root(v)  # parts of a concatenation are written where they lie in it
@@ -81,10 +83,11 @@ class Settling:
         self.launches = [(n, s) for n, s in enumerate(plan.steps) if isinstance(s, Launch)]
         for n, step in self.launches:
             self._reuse(n, step)
+        share_pages(plan, self.page)
         self.before = dict(plan.same), dict(plan.lives)
-        self.apart = leases_of(plan)
+        self.apart = leases_of(plan, self.page)
         self._take_over_all()
-        found = self._breaks(leases_of(plan))
+        found = self._breaks(leases_of(plan, self.page))
         if found and apply("graph-break-launches", what="call"):
             self._break(found)
 
@@ -107,7 +110,7 @@ class Settling:
     def break_where_arenas_hold_more(self) -> None:
         """Start launches apart where arenas, whose tensors share them in a group, hold more than these would apart."""
         plan, sizes = self.plan, likely_sizes(self.plan.place)
-        held = plan.peak_bytes(sizes, PAGE)
+        held = plan.peak_bytes(sizes, self.page)
         if plan.breaks or not plan.steps or held <= least_of(self.apart, len(plan.steps)):
             return
         found = choose([replace(x, placed=False) for x in self.apart], plan.groups())
@@ -116,8 +119,8 @@ class Settling:
         kept = plan.same, plan.lives, dict(plan.place), plan.arenas
         plan.place = {v: TEMPORARY if sort == OWN else sort for v, sort in plan.place.items()}
         self._break(found)
-        cut_arena(plan, self.keep_from)
-        if plan.peak_bytes(sizes, PAGE) >= held:
+        cut_arena(plan, self.keep_from, self.page)
+        if plan.peak_bytes(sizes, self.page) >= held:
             plan.same, plan.lives, plan.place, plan.arenas = kept
             plan.breaks = frozenset()
 
@@ -274,21 +277,21 @@ def is_whole(t: TensorType) -> bool:
 
 
 # --- groups and arenas ----------------------------------------------------------------------------------------------
-def leases_of(plan: Plan) -> list[Lease]:
-    """What a plan holds, each temporary tensor by itself."""
+def leases_of(plan: Plan, page: int) -> list[Lease]:
+    """What a plan holds in pages, each temporary tensor by itself."""
     sizes = likely_sizes(plan.place)
     own = ((v, rounded(number(storage_size(v.type), sizes))) for v in plan.buffers())
-    others = (Lease(a.first, a.last, a.bytes) for a in plan.allocations(sizes, PAGE))
+    others = (Lease(a.first, a.last, a.bytes) for a in plan.allocations(sizes, page))
     return [*(Lease(*plan.lives[v], size, True) for v, size in own), *others]
 
 
-def cut_arena(plan: Plan, keep_from: float = inf) -> None:
+def cut_arena(plan: Plan, keep_from: float = inf, page: int = PAGE) -> None:
     """Make several arenas of the one, where less is held then; tensors that are alone in one are allocated as such, but
     for those that are kept for the next call."""
     buffers, sizes = plan.buffers(), likely_sizes(plan.place)
     made = [Buffer(*plan.lives[v], number(storage_size(v.type), sizes)) for v in buffers]
     groups = plan.groups()
-    others = [a for a in plan.allocations(sizes, PAGE) if a.arena is None]
+    others = [a for a in plan.allocations(sizes, page) if a.arena is None]
     held = [sum(a.at(g) for a in others) for g in groups]
     room = [workspace(plan.steps[g.start], sizes) for g in groups]
     gone = [sum(a.at(g) for a in let_go(plan)) for g in groups]
@@ -296,7 +299,7 @@ def cut_arena(plan: Plan, keep_from: float = inf) -> None:
     arenas = [[buffers[k] for k in sorted(part)] for part in parts]
     alone = {part[0] for part in parts if len(part) == 1 and made[part[0]].size < keep_from}
     plan.place |= {buffers[k]: OWN for k in alone}
-    plan.arenas = [arena for arena in arenas if plan.place[arena[0]] != OWN]
+    plan.arenas = [*(arena for arena in arenas if plan.place[arena[0]] != OWN), *plan.pages]
 
 
 def let_go(plan: Plan) -> list[Allocation]:
@@ -312,12 +315,8 @@ def let_go(plan: Plan) -> list[Allocation]:
 
 
 def workspace(step: Step, sizes: Mapping[Sym, int]) -> int:
-    """What a call of the library may take while it runs, such as what a convolution pads: about as much as it reads and
-    makes. For matrix products the library keeps its memory."""
-    if not isinstance(step, Extern) or step.op.target.startswith(PRODUCTS):
-        return 0
-    tensors = {v for v in (*step.reads, *step.writes) if _is_tensor(v)}
-    return sum(number(storage_size(v.type), sizes) for v in tensors)
+    """What a call of the library may take while it runs."""
+    return cost.workspace(step.op, lambda n: number(n, sizes)) if isinstance(step, Extern) else 0
 
 
 def _is_tensor(v: Value) -> bool:

@@ -18,7 +18,7 @@ from tessera.graph.index import Sym
 from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.ir.interp import bind_symbols
 from tessera.graph.ir.types import TensorType
-from tessera.graph.planning.plan import INPUT, TEMPORARY, Extern, Launch, Step, number, storage_size
+from tessera.graph.planning.plan import IN_ARENAS, INPUT, Extern, Launch, Step, number, storage_size
 from tessera.ir import Value
 from tessera.runtime.driver import driver_named
 
@@ -73,7 +73,7 @@ class Stepper:
         return self.memory[found]
 
     def new(self, v: Value) -> Any:
-        if self.plan.place.get(v) == TEMPORARY:
+        if self.plan.place.get(v) in IN_ARENAS:
             return self.host.empty(max(1, number(storage_size(v.type), self.sizes)))
         t: TensorType = v.type
         return self.host.strided(
@@ -87,7 +87,7 @@ class Stepper:
             return self.scalar(v)
         memory = self.home(v) if base is None else base
         view = self.plan.view(v)
-        if v is self.plan.memory(v) and self.plan.place.get(v) != TEMPORARY:
+        if v is self.plan.memory(v) and self.plan.place.get(v) not in IN_ARENAS:
             return memory
         offset = number(view.offset, self.sizes) * t.elem.storage_bytes
         shape, strides = self.numbers(view.shape), self.numbers(view.strides)

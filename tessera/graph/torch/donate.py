@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._guards import TracingContext
 
-from tessera.graph.planning.plan import FOREIGN, OUTPUT
+from tessera.graph.planning.plan import FOREIGN, OUTPUT, PAGED
 
 
 class Donations:
@@ -38,7 +38,7 @@ class Donations:
         self.alone = {
             x.name
             for x, home in homes
-            if count[home] == 1 and plan.place.get(home) in (OUTPUT, FOREIGN)
+            if count[home] == 1 and plan.place.get(home) in (OUTPUT, FOREIGN, PAGED)
         }
 
     def given(self, graph: torch.fx.GraphModule) -> set[str]:
