@@ -94,9 +94,12 @@ def text(trace: Trace) -> str:
         whole = sum(x.total for x in rows) or 1.0
         lines.append(f"{'':6} {whole * scale:14.2f} {'':9} {'':12}  {role}")
         for x in rows:
-            place = ", ".join(
-                p for p in (phase_of(x.phase, x.loop), x.line and f"line {x.line}") if p
+            about = (
+                "/".join(trace.scopes(x.line)),
+                phase_of(x.phase, x.loop),
+                x.line and f"line {x.line}",
             )
+            place = ", ".join(p for p in about if p)
             total, mean = x.total * scale, x.total / x.records * scale
             lines.append(
                 f"{100 * x.total / whole:5.1f}% {total:14.2f} {x.records:9} {mean:12.3f}"
@@ -168,13 +171,18 @@ def chrome_trace(trace: Trace, ctas: Sequence[int] | None) -> str:
         for s in spans:
             events.append({
                 **common, "cat": s.role, "name": s.name, "ts": s.start * scale, "dur": s.seconds * scale,
-                "args": {"line": s.line, "cta": s.cta},
+                "args": {"line": s.line, "cta": s.cta, **_scopes(trace, s.line)},
             })  # fmt: skip
     about = {
         "kernel": trace.name, "target": trace.target, "grid": trace.grid, "unit": trace.unit, "lost": trace.lost,
         "records": trace.records, "ctas": f"{len(shown)} of {trace.launched}",
     }  # fmt: skip
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": about})
+
+
+def _scopes(trace: Trace, line: int) -> dict[str, str]:
+    names = trace.scopes(line)
+    return {"scopes": "/".join(names)} if names else {}
 
 
 def _names(

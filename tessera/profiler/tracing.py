@@ -16,6 +16,7 @@ from tessera.errors import LaunchError
 from tessera.ops.trace import TRACE_CLOCK_BITS, TRACE_HEADER, TRACE_MODE, TRACE_RUN
 from tessera.passes.neutral.insert_trace import Event
 from tessera.profiler import timelines
+from tessera.profiler.marks import marks_of
 from tessera.profiler.timelines import Row, Span
 from tessera.runtime.drivers.traced import LIMITS, SINKS, Limits, Recorded, variants_of
 from tessera.runtime.drivers.variants import fallback_of
@@ -63,8 +64,13 @@ class Trace:
         counted = recorded.unit in ("steps", "records")
         self.unit = recorded.unit if counted else "s"
         self.warps = _decoded(recorded, kernel.metadata.trace_warps)
+        self.marks = marks_of(getattr(getattr(kernel.src, "fn", None), "fn", None))
         self.lost = sum(w.lost for w in self.warps)
         self.records = self.lost + sum(int((w.events >= 0).sum()) for w in self.warps)
+
+    def scopes(self, line: int) -> tuple[str, ...]:
+        """Return the names of the marks around a source line (`triton.profiler.language`), the outermost first."""
+        return tuple(m.name for m in self.marks if m.first <= line <= m.last)
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -299,19 +299,30 @@ def test_proton_looks_into_kernels(tmp_path: Path, data: str):
             "sums": "program",
             "copy": "program",
         }
-        counts = {x["frame"]["name"]: x["metrics"]["count"] for x in found["sums"]["children"]}
+        counts = dict(_counts(next(k for k in root["children"] if k["frame"]["name"] == "sums")))
         assert counts == {
-            "reduce (loop in line 8, line 10)": 3,
-            "store (loop in line 8, line 11)": 3,
-            "setup": 1,
+            "sums program all row reduce (loop in line 8, line 10)": 3,
+            "sums program all store (loop in line 8, line 11)": 3,
+            "sums program setup": 1,
         }
-        assert all(x["metrics"]["time (ns)"] > 0 for x in found["sums"]["children"])
         assert about
         return
     events = json.loads((tmp_path / "inside.chrome_trace").read_text())["traceEvents"]
     names = [e["name"] for e in events if e.get("cat") == "program"]
     assert names == ["setup", *["reduce", "store"] * 3, *["setup", "store"] * 2]
     assert len({e["pid"] for e in events}) == 2  # a process for each kernel
+    scopes = [e["args"].get("scopes") for e in events if e.get("cat") == "program"]
+    assert scopes == [None, *["all/row", "all"] * 3, *[None, None] * 2]
+
+
+def _counts(node, before: str = ""):
+    """The records of a node of a tree and of those in it, by path."""
+    name = f"{before} {node['frame']['name']}".strip()
+    if not node["children"]:
+        assert node["metrics"]["time (ns)"] > 0
+        yield name, node["metrics"]["count"]
+    for child in node["children"]:
+        yield from _counts(child, name)
 
 
 def _environment():

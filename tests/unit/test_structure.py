@@ -94,7 +94,7 @@ MOST_LINES = {
     "compat": 1670,  # with proton's interface
     "tools": 3690,  # with the command `widths`, the reference by kind, and the page of graphs
     "testing": 400,
-    "profiler": 1080,  # a new part: `tessera.profile`
+    "profiler": 1170,  # a new part: `tessera.profile`
     "explain": 3420,  # a new part: `kernel.explain`, its page, and the reasons of `widths`, which left `tools`
     "graph": 22230,  # with what is saved for gradients, where launches are apart, checks of indices, checkpointed parts
     "torch": 100,

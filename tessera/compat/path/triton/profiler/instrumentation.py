@@ -45,7 +45,7 @@ def _tree(found: list[Trace]) -> str:
             where = timelines.phase_of(row.phase, row.loop)
             about = ", ".join(filter(None, (where, f"line {row.line}" if row.line else "")))
             name = f"{row.activity} ({about})" if about else row.activity
-            for node in root.at((trace.name, row.role, name)):
+            for node in root.at((trace.name, row.role, *trace.scopes(row.line), name)):
                 node.launches += row.records
                 node.seconds += row.total
     return hatchet(root, sorted({x.target for x in found}))

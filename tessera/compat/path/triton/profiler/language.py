@@ -1,5 +1,6 @@
-"""`triton.profiler.language`: marks inside of kernels. They are accepted and do nothing: sessions with the backend
-"instrumentation" record the stages of every kernel by themselves, and stages are not what the source's order says."""
+"""`triton.profiler.language`: marks inside of kernels. They do nothing at run time: sessions with the backend
+"instrumentation" record the stages of every kernel by themselves, and each belongs to the marks around its source line
+(tessera/profiler/marks.py)."""
 
 from __future__ import annotations
 
