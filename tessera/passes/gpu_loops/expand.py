@@ -21,7 +21,7 @@ from typing import Any
 
 from tessera import ops
 from tessera.analysis.provenance import buffer_of
-from tessera.dtypes import int1, int64
+from tessera.dtypes import int1
 from tessera.ir import (
     Builder,
     ElementType,
@@ -33,13 +33,12 @@ from tessera.ir import (
     require,
     with_elem,
 )
-from tessera.layout import LinearLayout
 from tessera.ops.roles import is_split
 from tessera.ops.schedule import positions_of, stage_of, steady_state
 from tessera.passes.gpu_loops.delay import Places, Placing, arrange, delay
 from tessera.passes.gpu_loops.expand_roles import expand_roles
 from tessera.passes.gpu_loops.registers import carried_loads, carry
-from tessera.passes.gpu_loops.slots import advance, next_slot
+from tessera.passes.gpu_loops.slots import advance, next_slot, row_of_mbarriers
 from tessera.passes.gpu_loops.streams import Stream, slice_of
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import const, const32, set_yields, with_carried
@@ -103,9 +102,7 @@ class _Mbarriers:
     """`full`: a buffer's copies have landed; `free`: all warps have read it."""
 
     def __init__(self, b: Builder, num_warps: int, slots: int):
-        bits = (slots - 1).bit_length()
-        bases = {"offset": [(1 << i,) for i in range(bits)]}
-        row = SharedType((1 << bits,), int64, LinearLayout((1 << bits,), bases))
+        row = row_of_mbarriers(slots)
         self.full, self.free = (
             self._row(b, row, arrivals) for arrivals in (32 * num_warps, num_warps)
         )

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 from tessera import ops
 from tessera.analysis.machines import WARPGROUP
-from tessera.dtypes import int1, int64
+from tessera.dtypes import int1
 from tessera.errors import IRError
 from tessera.ir import Block, Builder, Module, SharedType, Value
 from tessera.ir.applications import Declined
-from tessera.layout.shared import shared_linear
 from tessera.passes.gpu_loops.consumers import consume, consume_once
 from tessera.passes.gpu_loops.producer import Needs, Producer, Split
 from tessera.passes.gpu_loops.producer_acquire import AcquireFlags
 from tessera.passes.gpu_loops.rings import Ring, copying_ctas, read_by_mmas, written
 from tessera.passes.gpu_loops.shared_scalars import repeat_in_roles
+from tessera.passes.gpu_loops.slots import row_of_mbarriers
 from tessera.passes.gpu_loops.transpose_role import TransposeRole, drop_loaded
 from tessera.passes.neutral.loops import const, const32
 
@@ -85,7 +85,7 @@ class _Expansion:
                 self._allocate(r, start)
             r.follow()
         if split.acquire.loops:
-            split.acquire.bars = self._barriers(start, _places(1), "ready", self.warps)
+            split.acquire.bars = self._barriers(start, row_of_mbarriers(1), "ready", self.warps)
         counts = tuple(self.counts.values())
         start.insert(ops.MbarrierInitOp(list(self.counts), counts=counts, by_producer=True))
         start = Builder.before_op(rest[0])
@@ -135,7 +135,7 @@ class _Expansion:
             t: SharedType = a.result.type
             ring = SharedType((r.stages, *t.shape), t.elem, t.layout)
             r.buffers.append(b.emit(ops.LocalAllocOp(None, results=[ring], names=[a.result.name])))
-        bars = _places(1 << (r.stages - 1).bit_length())
+        bars = row_of_mbarriers(r.stages)
         by_mmas = read_by_mmas([a.result for a in r.allocs])
         r.plain = not (r.role == "transpose" or by_mmas)
         r.full = self._barriers(
@@ -155,8 +155,3 @@ class _Expansion:
         row = b.emit(alloc)
         self.counts[row] = count
         return row
-
-
-def _places(count: int) -> SharedType:
-    """Return the type of a row of barriers."""
-    return SharedType((count,), int64, shared_linear((count,), (0,)))

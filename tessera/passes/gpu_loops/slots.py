@@ -1,10 +1,19 @@
-"""Counts through the buffers of a ring: the number of the buffer (slot), and the parity of its barriers' phase."""
+"""Counts through the buffers of a ring: the number of the buffer (slot), and the parity of its barriers' phase. Rings
+whose signal is `mbarrier` or `tma` have rows of barriers, one for each buffer."""
 
 from __future__ import annotations
 
 from tessera import ops
-from tessera.ir import Builder, Value
+from tessera.dtypes import int64
+from tessera.ir import Builder, SharedType, Value
+from tessera.layout.shared import shared_linear
 from tessera.passes.neutral.loops import const32
+
+
+def row_of_mbarriers(slots: int) -> SharedType:
+    """Return the type of a barrier for each buffer; shapes are powers of two."""
+    count = 1 << (slots - 1).bit_length()
+    return SharedType((count,), int64, shared_linear((count,), (0,)))
 
 
 def next_slot(b: Builder, slot: Value, slots: int) -> Value:
