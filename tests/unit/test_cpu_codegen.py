@@ -71,6 +71,13 @@ def test_loops_that_hardly_compute_may_use_narrower_vectors(monkeypatch):
     assert "<8 x float>" not in llir(exp_kernel, ADD, "avx512", B=1024)
 
 
+def test_functions_are_computed_two_registers_at_once_where_chains_of_instructions_wait():
+    text = llir(exp_kernel, ADD, "avx2", B=1024)
+    assert "call <16 x float> @llvm.fma" in text
+    assert "<16 x float> @llvm.masked" not in text  # LLVM would lose masks of halves
+    assert "<16 x float>" not in llir(add_kernel, ADD, "avx2", B=1024)
+
+
 @tessera.jit
 def turn_kernel(x, out, N: tl.constexpr):
     i, j = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]

@@ -44,8 +44,7 @@ def _store(lo: Lowering, op: memory.StoreOp) -> None:
         return
     flush(lo, op, values, op.ptr)
     prepare(lo, values, op)
-    light = lo.elementwise and elem_of(op.value.type).bits == 32 and cost(lo, op.value) <= LIGHT
-    lanes = lo.facts.stream_lanes if light else 0
+    lanes = _lanes(lo, op)
     plan = nest(lo, shape_of(op.ptr.type), contiguous_dimension(lo, op.ptr), lanes)
 
     def body(at: Point) -> None:
@@ -56,6 +55,16 @@ def _store(lo: Lowering, op: memory.StoreOp) -> None:
     stream = _stream(lo, op, plan, bool(head))
     run(lo, plan, body, values, stream, head, lo.strips.pop(op, None), op.mask)
     lo.memory_changed()
+
+
+def _lanes(lo: Lowering, op: memory.StoreOp) -> int:
+    """Return the lanes of a store's loop, 0 for those of a register."""
+    if not lo.elementwise or elem_of(op.value.type).bits != 32:
+        return 0
+    price = cost(lo, op.value)
+    if price >= HEAVY:
+        return lo.facts.function_lanes
+    return lo.facts.stream_lanes if price <= LIGHT else 0
 
 
 def _address(lo: Lowering, ptr: Value) -> str:
@@ -81,6 +90,7 @@ def _head(lo: Lowering, op: Any, plan: Nest, values: list[Value]) -> str:
     return lo.em.op(f"lshr i64 {past}, {size.bit_length() - 1}")
 
 
+HEAVY = 10.0  # cost from which instructions of a loop wait for each other: that of an exponential
 LIGHT = 4.0  # cost up to which a loop is bound by memory even for data in the caches (tools/fit)
 STREAM_BYTES = 24 << 20  # bytes written by a launch, from which stores bypass caches (tools/fit)
 

@@ -21,10 +21,11 @@ class CpuFacts:
     2^n, minNum and maxNum, replacing special values); `bf16_dot`: dots of bf16 pairs run at twice the rate of fp32
     ones; `bytes_dot`: there are dots of four bytes; `words_dot`: there are dots of two 16-bit integers; `tiles`: a
     matrix unit for bf16 and bytes. `stream_bits`: the width for loops that hardly compute, if not `vector_bits`.
-    `loses_masks`: LLVM 22 drops the mask of one half of a masked load wider than a register if it proves that half
-    false: `and <8 x i1> %all, <1, 1, 1, 1, 0, 0, 0, 0>` loads eight doubles, or all halves if we split it ourselves.
-    `masked_stores`: a store under a mask takes no longer than one without; on AMD's processors AVX2's takes 19 cycles,
-    and SSE2 and NEON have none.
+    `function_bits`: the same for loops with exponentials and the like, whose long chains of instructions leave units
+    idle unless two registers take turns. `loses_masks`: LLVM 22 drops the mask of one half of a masked load wider
+    than a register if it proves that half false: `and <8 x i1> %all, <1, 1, 1, 1, 0, 0, 0, 0>` loads eight doubles,
+    or all halves if we split it ourselves. `masked_stores`: a store under a mask takes no longer than one without; on
+    AMD's processors AVX2's takes 19 cycles, and SSE2 and NEON have none.
     """
 
     name: str
@@ -39,6 +40,7 @@ class CpuFacts:
     words_dot: bool = False
     tiles: bool = False
     stream_bits: int = 0
+    function_bits: int = 0
     loses_masks: bool = False
     masked_stores: bool = False
 
@@ -51,13 +53,20 @@ class CpuFacts:
         return (self.stream_bits or self.vector_bits) // 32
 
     @property
+    def function_lanes(self) -> int:
+        """The lanes of 32-bit elements of which functions like exp are computed at once."""
+        return (self.function_bits or self.vector_bits) // 32
+
+    @property
     def lanes(self) -> int:
         """The lanes of a vector of 32-bit elements."""
         return self.vector_bits // 32
 
 
 BASELINE = CpuFacts("baseline", 128, 3, 3, False)
-AVX2 = CpuFacts("avx2", 256, 4, 3, True, loses_masks=True, words_dot=True)
+AVX2 = CpuFacts(
+    "avx2", 256, 4, 3, True, loses_masks=True, words_dot=True, function_bits=512
+)  # fmt: skip
 AVX512 = CpuFacts("avx512", 512, 6, 4, True, edges=True, masked_stores=True, words_dot=True)
 AMX = replace(AVX512, name="amx", bf16_convert=True, bytes_dot=True, tiles=True)
 NEON = CpuFacts("neon", 128, 6, 4, True)
