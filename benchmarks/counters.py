@@ -230,15 +230,16 @@ class Cases:
         return [*exact, *self.spilled(), *self.flagships()]
 
 
-def told(report: Report, warps: int) -> dict[str, float]:
-    """What explain says of a launch, under the names of COUNTERS."""
+def told(report: Report, warps: int) -> dict[str, float | None]:
+    """What explain says of a launch, under the names of COUNTERS. Those of shared memory know nothing of cp.async."""
     accesses = [a for x in report.lines for a in x.accesses if "TMA" not in a.width]
+    copies = any(a.what.startswith("copy") for a in accesses)
     programs = 1
     for n in report.grid:
         programs *= n
     return {
-        "passes": sum(x.bank_passes for x in report.lines),
-        "conflicts": sum(x.bank_conflicts for x in report.lines),
+        "passes": None if copies else sum(x.bank_passes for x in report.lines),
+        "conflicts": None if copies else sum(x.bank_conflicts for x in report.lines),
         "requests": sum(a.requests for a in accesses),
         "sectors": sum(a.sectors for a in accesses),
         "spills": float(sum(x.spills for x in report.lines) * warps * programs),
@@ -325,10 +326,10 @@ def beside(rows: list[dict[str, Any]], counts: list[dict[str, str]]) -> None:
 
 def cells(row: dict[str, Any]) -> list[str]:
     def pair(what: str) -> str:
-        said, seen = row["explain"][what], row["ncu"][what]
-        if seen is None:
-            return f"{said:.0f} / ?"
-        return f"{said:.0f}" if abs(said - seen) < 0.5 else f"{said:.0f} / {seen:.0f}"
+        said, seen = (
+            "?" if x[what] is None else f"{x[what]:.0f}" for x in (row["explain"], row["ncu"])
+        )
+        return said if said == seen else f"{said} / {seen}"
 
     busy = [row["ncu"][x] for x in COUNTERS if x not in EQUAL]
     shown = ["" if b is None else f"{b:.1f}" for b in busy]

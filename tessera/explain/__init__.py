@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from tessera.compiler.kernel import CompiledKernel
 from tessera.explain.build import Builder, compile_again
 from tessera.explain.report import Report
-from tessera.explain.targets import compiled_for
+from tessera.explain.targets import compiled_for, variant_that_runs
 from tessera.runtime.arguments.tensors import MockTensor, element_type
 from tessera.runtime.benchmark import do_bench
 
@@ -25,7 +25,7 @@ def explain_compiled(
 ) -> Report:  # fmt: skip
     """Return the report of a compiled kernel for a launch with its run-time arguments, as the binary takes them; None:
     arrays of unknown size, and integers of 1024."""
-    kernel = compiled_for(kernel)
+    kernel = variant_that_runs(compiled_for(kernel))
     compiled = compile_again(kernel)
     x, y, z = (*(int(n) for n in grid), 1, 1)[:3]
     builder = Builder(compiled, _assumed(kernel) if args is None else args, (x, y, z))

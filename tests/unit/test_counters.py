@@ -70,3 +70,24 @@ def test_spills_count_once_a_warp_of_each_program(counters):
     spills = sum(line.spills for line in report.lines)
     assert counters.told(report, 1)["spills"] == 64 * spills
     assert spills > 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "stages", "copies"), [(64, 128, 2, "cp.async"), (64, 64, 3, "TMA")]
+)
+def test_the_variant_that_a_gpu_ran_is_explained(counters, rows, columns, stages, copies):
+    """A launch never takes a variant with tensor maps that leaves room for fewer CTAs than it asked for."""
+    forward = counters.sources.example("06").forward_kernel
+    x, lse = np.zeros((64, 4096, 64), np.float16), np.zeros((64, 4096), np.float32)
+    blocks = {
+        "BLOCK_M": rows,
+        "BLOCK_N": columns,
+        "DIM": 64,
+        "GROUP": 16,
+        "CAUSAL": True,
+        "EVEN": True,
+    }
+    options = {"num_warps": 4, "num_stages": stages, "grid": (4096 // rows * 64,), "target": H100}
+    report = forward.explain(x, x, x, x, lse, 64, 4096, 0.1, **blocks, **options)
+    assert [loop.copies for loop in report.schedule.loops] == [copies]
+    assert (counters.told(report, 4)["passes"] is None) is (copies == "cp.async")

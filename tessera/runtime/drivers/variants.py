@@ -36,20 +36,25 @@ class FallbackVariant:
             return self.made
 
 
-def fallback_of(kernel: CompiledKernel) -> CompiledKernel:
-    """Compile the kernel without an assumption that needs its precondition. The first one that it makes is dropped, in
-    this order: disjoint arrays, several programs per CTA, TMA for pointers, TMA for stores through descriptors."""
-    m = kernel.metadata
+def given_up(metadata: object) -> str:
+    """Return the option without which the next fallback variant of a kernel is compiled. The first assumption that the
+    kernel makes is dropped, in this order: disjoint arrays, several programs per CTA, TMA for pointers, TMA for stores
+    through descriptors."""
     has_more = {
-        "no_alias": hasattr(m, "assumes_no_alias"), "persistent": hasattr(m, "resident_ctas"),
-        "pointer_maps": not hasattr(m, "edges"), "tensor_stores": True,
+        "no_alias": hasattr(metadata, "assumes_no_alias"), "persistent": hasattr(metadata, "resident_ctas"),
+        "pointer_maps": not hasattr(metadata, "edges"), "tensor_stores": True,
     }  # fmt: skip
-    given_up = next(name for name, more in has_more.items() if more)
+    return next(name for name, more in has_more.items() if more)
+
+
+def fallback_of(kernel: CompiledKernel) -> CompiledKernel:
+    """Compile the kernel without an assumption that needs its precondition."""
+    m = kernel.metadata
     options = {f.name: getattr(m, f.name) for f in fields(Options) if f.name != "target"}
     source: object = kernel.src  # where the cache keeps binaries only, there are no texts
     if LEVEL in kernel.asm:
         source = TextSource(kernel.asm[LEVEL], kernel.name, kernel.asm["source"])
     return compile_for(
-        source, kernel.target, {**options, given_up: False},
+        source, kernel.target, {**options, given_up(m): False},
         store=kernel_cache(), toolchain=toolchain_fingerprint(),
     )  # fmt: skip
