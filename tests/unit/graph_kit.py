@@ -9,7 +9,7 @@ import numpy as np
 
 from tessera.backends.compiler import GPUTarget
 from tessera.config import knobs
-from tessera.dtypes import float32
+from tessera.dtypes import dtype, float32
 from tessera.graph.calls.build_kernels import Kernels
 from tessera.graph.calls.executable import Executable, compile_graph, machine_of
 from tessera.graph.calls.host import NumpyHost
@@ -19,7 +19,7 @@ from tessera.graph.ir.interp import interpret
 from tessera.graph.ir.types import TensorType
 from tessera.graph.planning.planner import Planner
 from tessera.interp.numerics import from_storage
-from tessera.ir import Module
+from tessera.ir import Module, Value
 
 HOPPER = GPUTarget("cuda", 90, 32)
 Build = Callable[[GraphBuilder], Any]
@@ -35,6 +35,31 @@ def module_of(build: Build) -> Module:
     found = build(g)
     g.output(*(found if isinstance(found, list | tuple) else (found,)))
     return g.finish()
+
+
+def softmax(rows: Any, width: int, elem: dtype = float32, bias: bool = False) -> Any:
+    """Softmaxes of rows, as torch computes them: by three walks. `bias`: a row that is added to each."""
+
+    def build(g: GraphBuilder) -> Any:
+        shape = [rows] if isinstance(rows, int) else list(rows)
+        x = g.input("x", TensorType((*shape, width), elem))
+        b = g.input("b", fp32(width)) if bias else None
+
+        def row(*i: Value) -> Any:
+            def given(r: Value) -> Value:
+                found = g.cast(g.load(x, *i, r), float32)
+                return g.add(found, g.load(b, r)) if b is not None else found
+
+            most = g.reduce("max", [width], given)
+            total = g.reduce("sum", [width], lambda r: g.exp(g.sub(given(r), most)))
+            return g.loop(
+                [width],
+                lambda r: g.cast(g.div(g.exp(g.sub(given(r), most)), total), elem),
+            )
+
+        return g.loop(shape, row)
+
+    return build
 
 
 def compiled(module: Module, machine: Machine | None = None) -> Executable:

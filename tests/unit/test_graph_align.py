@@ -18,35 +18,12 @@ from tessera.graph.ir.types import TensorType
 from tessera.graph.planning.planner import Planner
 from tessera.ir import Value
 from tessera.ir.applications import Session
-from tests.unit.graph_kit import HOPPER, built_for_hopper, compiled, fp32, module_of
+from tests.unit.graph_kit import HOPPER, built_for_hopper, compiled, fp32, module_of, softmax
 
 GPU = machine_of(HOPPER)
-SMALL = replace(GPU, row=64, step=32, walk=1)
+SMALL = replace(GPU, row=8, step=32, walk=1)
 ALIGN = "graph-align-rows"
 NUMPY = {float32: np.float32, float16: np.float16}
-
-
-def softmax(rows: Any, width: int, elem: dtype = float32, bias: bool = False) -> Any:
-    def build(g: GraphBuilder) -> Any:
-        shape = [rows] if isinstance(rows, int) else list(rows)
-        x = g.input("x", TensorType((*shape, width), elem))
-        b = g.input("b", fp32(width)) if bias else None
-
-        def row(*i: Value) -> Any:
-            def given(r: Value) -> Value:
-                found = g.cast(g.load(x, *i, r), float32)
-                return g.add(found, g.load(b, r)) if b is not None else found
-
-            most = g.reduce("max", [width], given)
-            total = g.reduce("sum", [width], lambda r: g.exp(g.sub(given(r), most)))
-            return g.loop(
-                [width],
-                lambda r: g.cast(g.div(g.exp(g.sub(given(r), most)), total), elem),
-            )
-
-        return g.loop(shape, row)
-
-    return build
 
 
 def applied(build: Any, machine: Any = SMALL) -> int:

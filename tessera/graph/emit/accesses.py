@@ -32,11 +32,13 @@ Size = int | Expr
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One load, store or use of an index as a number (`width` 0). `offset`: in elements; `width`: bytes of one."""
+    """One load, store or use of an index as a number (`width` 0). `offset`: in elements; `width`: bytes of one; `of`:
+    the tensor."""
 
     offset: Expr
     width: int
     store: bool = False
+    of: Value | None = None
 
     def stride(self, index: int) -> Expr | None:
         """Elements from one value of an index to the next; None where it is not the same everywhere."""
@@ -135,13 +137,14 @@ class Accesses:
             return
         given = [index_expr(v, self._bound.get, self._unknown) for v in op.indices]
         tensor, coordinates = through_views(op.tensor, op.map.at(given, 0).results)
-        self._add(offset_of(tensor.type, coordinates), tensor.type.elem.storage_bytes)
+        offset = offset_of(tensor.type, coordinates)
+        self._add(offset, tensor.type.elem.storage_bytes, of=tensor)
 
     def _unknown(self, v: Value) -> Expr:
         return self._opaque.setdefault(v, sym(f"%{len(self._opaque)}"))
 
-    def _add(self, offset: Expr, width: int, store: bool = False) -> None:
-        self.found.append(Access(simplify(offset, self.ranges), width, store))
+    def _add(self, offset: Expr, width: int, store: bool = False, of: Value | None = None) -> None:
+        self.found.append(Access(simplify(offset, self.ranges), width, store, of))
 
     def _outputs(self, op: Op, body: Block, outer: Sequence[Expr]) -> None:
         values = body.terminator.operands
@@ -155,7 +158,7 @@ class Accesses:
             shape = v.type.shape if isinstance(v.type, TensorType) else ()
             inner = [self._index_of(n) for n in shape]
             at = place_of(op, k, outer, inner)
-            self._add(offset_of(t, at), t.elem.storage_bytes, True)
+            self._add(offset_of(t, at), t.elem.storage_bytes, True, result)
 
     def _index_of(self, extent: Size) -> Expr:
         self.ranges.of[Dim(self._next)] = (0, extent - 1)

@@ -11,6 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tessera.graph.emit.accesses import INNER, Access, Accesses, inner_ops
+from tessera.graph.emit.long_rows import (
+    ELEMENTS,
+    MOST_WARPS,
+    is_wide,
+    kept_whole,
+    walks_again,
+)
 from tessera.graph.index import Expr
 from tessera.graph.ir.ops import ReduceOp, ScatterOp
 from tessera.graph.ir.types import TensorType, product
@@ -234,7 +241,8 @@ def _made(
         elements *= block
     rank = place + (inner == "last")
     at = None if not inner else 0 if inner == "first" else rank - 1
-    warps = 4 if elements <= 2048 and not inner else min(16, max(1, next_power(elements // 512)))
+    most = MOST_WARPS if elements >= ELEMENTS else 16
+    warps = 4 if elements <= 2048 and not inner else min(most, max(1, next_power(elements // 512)))
     return Tiling(tuple(axes), rank, at, whole, step, warps)
 
 
@@ -273,7 +281,16 @@ def _with_inner(
             return _made(groups, _blocks(groups, accesses, most, machine), machine)
     if outer > along:
         return _columns(groups, accesses, longest, machine, _yields_tensors(op))
-    return _rows(groups, accesses, longest, machine)
+    if machine.exact or longest is None:
+        return _rows(groups, accesses, longest, machine)
+    row = kept_whole(op, accesses, longest, machine.row)
+    if longest <= row:
+        return _rows(groups, accesses, longest, replace(machine, row=row))
+    found, programs = _rows(groups, accesses, longest, machine), product([g.extent for g in groups])
+    many = not isinstance(programs, int) or programs >= machine.lanes
+    if many and found.step == machine.step and walks_again(op) and is_wide(accesses, longest):
+        return replace(found, step=max(found.step, machine.row), warps=MOST_WARPS)
+    return found
 
 
 def _longest(sizes: Sequence[Size]) -> int | None:
