@@ -4,6 +4,7 @@
 # pyright: basic, reportInvalidTypeForm=false, reportUndefinedVariable=false, reportOperatorIssue=false
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.runtime.driver import driver
 
 R, C = 128, 64
 
@@ -76,10 +78,16 @@ def wanted(kernel: Any, x: np.ndarray, n: int, m: int, g: int) -> np.ndarray:
 CASES = [(groups_of_rows, True), (groups_of_columns, True), (nested, True), (of_a_while, False)]
 
 
+@pytest.fixture
+def simulated() -> Iterator[None]:
+    driver.set_active("simt")
+    yield
+    driver.reset_active()
+
+
 @pytest.mark.parametrize(("kernel", "once"), CASES, ids=[k.__name__ for k, _ in CASES])
 @pytest.mark.parametrize("g", [2, 8, 16, 64])
-def test_loads_of_groups(kernel: Any, once: bool, g: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TESSERA_DEVICE", "simt")
+def test_loads_of_groups(kernel: Any, once: bool, g: int, simulated: None) -> None:
     x = np.random.default_rng(g).integers(1, 100, (R + 8, C)).astype(np.int32)
     out = np.zeros((R, C), np.int32)
     n, m = (9000, 1) if kernel is of_a_while else (C - 3, 3)

@@ -20,7 +20,7 @@ from tessera.ops import DotOp
 Panel = tuple[int, int, int, int]  # lanes, vectors, first column, number of panels of this kind
 Rows = tuple[int, int, int]  # rows of a block, first row, number of blocks of this kind
 
-MOST_ROWS = 8
+MOST_ROWS = 8  # of a block: an address of each is in a register
 TILE = 16  # rows of a tile of the matrix unit, and columns of 32 bits
 
 

@@ -9,6 +9,7 @@ Source: tools/perf/Documentation/jitdump-specification.txt of Linux.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import mmap
 import os
 import platform
@@ -19,7 +20,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tessera.backends.cpu.debug_lines import object_with_lines
 from tessera.backends.elf import sections
 from tessera.backends.line_table import line_rows
 from tessera.compiler.kernel import CompiledKernel
@@ -32,17 +32,17 @@ _MACHINES = {"x86_64": 62, "AMD64": 62, "aarch64": 183}  # of ELF files
 _kept: dict[
     Path, mmap.mmap
 ] = {}  # perf sees the dump by a mapping of it, which lasts as long as the process
-_count = 0
+_count = 0  # of kernels in the dump, each of which has a number
 
 
 def lined_image(kernel: CompiledKernel) -> bytes:
     """Return the object file of a kernel with a table of source lines: the same code, compiled once more."""
     text = kernel.asm.get("llir")
-    return (
-        kernel.asm["object"]
-        if text is None
-        else object_with_lines(text, kernel.metadata.target.arch)
-    )
+    if text is None:
+        return kernel.asm["object"]
+    # The whole back end comes with it, which a process that finds its kernels in the cache does without.
+    lines = importlib.import_module("tessera.backends.cpu.debug_lines")
+    return lines.object_with_lines(text, kernel.metadata.target.arch)
 
 
 def note_code(kernel: CompiledKernel, address: int, image: bytes) -> None:
