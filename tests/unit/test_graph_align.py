@@ -52,6 +52,17 @@ def test_rows_of_every_length(width: int, rows: Any, elem: dtype):
     np.testing.assert_allclose(found.astype(np.float64), wanted(x, b), rtol=near, atol=near / 100)
 
 
+@pytest.mark.parametrize("width", [5, 7, 9, 13])
+def test_rows_shorter_than_two_vectors(width: int):
+    """A vector has 8 elements: rows of 5 and 7 hold the start of none, or of one."""
+    x = np.random.default_rng(width).standard_normal((9, width)).astype(np.float16)
+    build = softmax(9, width, float16)
+    short = replace(GPU, row=2, step=2, walk=1)
+    assert bool(applied(build, short)) == (width > 8)
+    (found,) = compiled(module_of(build), short)([x])
+    np.testing.assert_allclose(found.astype(np.float64), wanted(x), rtol=2e-3, atol=2e-5)
+
+
 @pytest.mark.parametrize("width", [65, 190, 333])
 def test_several_sums_of_a_row(width: int):
     """Sums and extrema that share a walk, and sums that need the first ones, as those of a norm."""

@@ -41,6 +41,8 @@ def aligned(tiling: Tiling, op: Op, extents: Sequence[Size]) -> Tiling:
     start = max(found, key=lambda e: sum(_bytes(a) for a in found[e]))
     mine = found.pop(start)
     unit = VECTOR // min(a.width for a in mine)
+    if n < unit:  # no vector may begin in a row
+        return tiling
     odd = any(c % unit for _, c in start.terms)
     rest = sum(_bytes(a) for others in found.values() for a in others)
     if unit == 1 or not odd or rest > sum(map(_bytes, mine)) or not apply("graph-align-rows", op):

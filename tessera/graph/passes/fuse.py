@@ -214,9 +214,8 @@ class Fusion:
 
     def __init__(self, block: Block, machine: Machine, size: SizeOf, bound: int | None):
         self.block, self.machine, self.size, self.bound = block, machine, size, bound
-        self.beside: int | None = (
-            None  # the bound, with what calls of the library take while they run
-        )
+        # The bound, with what calls of the library take while they run.
+        self.beside: int | None = None
         self.order = Order(block)
 
     def vertical(self, permuted: bool = False) -> bool:

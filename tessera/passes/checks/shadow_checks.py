@@ -30,9 +30,7 @@ from tessera.passes.checks.check_builder import CheckBuilder
 
 _READ, _WRITTEN, _CHANGED = range(3)
 _ORDERED = (memory.Atomic, memory.DescriptorStoreOp)
-Extent = tuple[
-    Value, ...
-]  # of a pointer: begin and end of its storage, and the address of the shadow
+Extent = tuple[Value, ...]  # of a pointer: begin and end of its storage, address of the shadow
 
 
 def keeps_shadows(module: Module) -> bool:

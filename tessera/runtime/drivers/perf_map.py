@@ -29,9 +29,8 @@ MAGIC = 0x4A695444  # "JiTD"
 CODE_LOAD, DEBUG_INFO = 0, 2  # kinds of records
 _MACHINES = {"x86_64": 62, "AMD64": 62, "aarch64": 183}  # of ELF files
 
-_kept: dict[
-    Path, mmap.mmap
-] = {}  # perf sees the dump by a mapping of it, which lasts as long as the process
+# perf sees the dump by a mapping of it, which lasts as long as the process.
+_kept: dict[Path, mmap.mmap] = {}
 _count = 0  # of kernels in the dump, each of which has a number
 
 
