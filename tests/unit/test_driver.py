@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from tessera.config import knobs
 from tessera.errors import LaunchError, NoDeviceError, OutOfResources, ToolNotFound
 from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.driver import CpuDriver, CudaDriver, driver, driver_named
+from tessera.runtime.drivers.traced import HostBuffers, traced_launcher, untraced
 
 no_gpu = pytest.mark.skipif(cuda.available(), reason="there is a CUDA device")
 
@@ -153,8 +155,10 @@ def test_a_kernel_that_does_not_fit(monkeypatch: pytest.MonkeyPatch):
         on.load_kernel(kernel)
 
 
-def test_a_precondition_without_tensor_maps(monkeypatch: pytest.MonkeyPatch):
-    """Pointers that are read in wide vectors because of a precondition: where it fails, the fallback runs."""
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_precondition_without_tensor_maps(monkeypatch: pytest.MonkeyPatch, traced: bool):
+    """Pointers that are read in wide vectors because of a precondition: where it fails, the fallback runs. In a traced
+    build both have launchers that give them a buffer."""
     module: Any = importlib.import_module("tessera.runtime.drivers.cuda")
     ran: list[str] = []
 
@@ -171,7 +175,11 @@ def test_a_precondition_without_tensor_maps(monkeypatch: pytest.MonkeyPatch):
         def __call__(self, *args: Any) -> None:
             ran.append("fallback")
 
-    fallback = SimpleNamespace(launcher=Other(), function=3)
+    other: Any = Other()
+    if traced:
+        other = partial(Other.__call__, Other())
+        other.start = Other()
+    fallback = SimpleNamespace(launcher=other, function=3)
     monkeypatch.setattr(module, "make_launcher", lambda kinds, target: native)
     monkeypatch.setattr(
         module, "FallbackVariant", lambda kernel, on: SimpleNamespace(get=lambda: fallback)
@@ -199,6 +207,14 @@ def test_a_precondition_without_tensor_maps(monkeypatch: pytest.MonkeyPatch):
     kernel.launcher(1, 1, 1, 0, 4096, 17)
     assert ran == ["kernel", "fallback"]
     assert kernel.launcher.maps is not None  # native launches look there
+
+
+def test_the_launcher_of_a_traced_build_has_the_one_without_a_buffer():
+    kernel: Any = SimpleNamespace(metadata=SimpleNamespace(args=["ptr", "*i64", "i32", "i32"]))
+    start = list[Any]().append
+    launcher = traced_launcher(kernel, start, HostBuffers(False), "ns")
+    assert untraced(launcher) == start
+    assert untraced(start) == start
 
 
 def test_launches_after_a_fork():

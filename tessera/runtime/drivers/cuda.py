@@ -14,7 +14,7 @@ from tessera.runtime.arguments.tensors import is_numpy
 from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.cuda.abi import INVALID_CONTEXT, INVALID_HANDLE, L_PRINTF_FIFO, launch_config
 from tessera.runtime.drivers.base import INT32_MAX, Driver, refuse_foreign
-from tessera.runtime.drivers.traced import CudaBuffers, is_traced, traced_launcher
+from tessera.runtime.drivers.traced import CudaBuffers, is_traced, traced_launcher, untraced
 from tessera.runtime.drivers.variants import FallbackVariant
 from tessera.runtime.native.fast_path import Start
 from tessera.runtime.native.launcher import make_launcher
@@ -104,7 +104,8 @@ class CudaDriver(Driver):
 
         def instead() -> Instead:
             other = fallback.get()
-            return Instead(other.function, other.launcher.config.address, other.launcher.maps)
+            start = untraced(other.launcher)
+            return Instead(other.function, start.config.address, start.maps)
 
         maps = None
         if specs or precondition:

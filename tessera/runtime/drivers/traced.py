@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from tessera.compiler.kernel import CompiledKernel
 from tessera.ops.trace import TRACE_ADDED, TRACE_HEADER, TRACE_RUN
@@ -156,7 +156,13 @@ def traced_launcher(
             if sink is not None:
                 sink(found)
 
+    launch.start = start  # type: ignore[attr-defined]
     return launch
+
+
+def untraced(launcher: Any) -> Any:
+    """Return what starts a kernel, without the buffer that the launcher of a traced build gives it."""
+    return getattr(launcher, "start", launcher)
 
 
 def sizes(limits: Limits, launched: int, warps: int) -> tuple[int, int]:
@@ -186,5 +192,5 @@ def variants_of(
 
 __all__ = [
     "LIMITS", "SINKS", "CudaBuffers", "HostBuffers", "Limits", "Recorded", "is_traced", "sizes",
-    "traced_launcher", "variants_of",
+    "traced_launcher", "untraced", "variants_of",
 ]  # fmt: skip
