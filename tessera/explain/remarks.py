@@ -20,12 +20,25 @@ REMEDIES: tuple[tuple[str, str], ...] = (
      "elements along K"),
     ("not of warpgroups", "`num_warps` of 4 or a multiple; tiles of 64 rows or more, whose results leave registers; "
      "16-bit operands loaded in rows of 16 elements or more"),
+    ("a copy moves 16", "rows whose neighbours are one access of 16 bytes: aligned arrays, padded rows, larger tiles"),
+    ("hold the same element", "larger tiles, or fewer warps"),
+    ("does not ask for stages", "`tl.range(…, num_stages=n)`, where loads and stores use different arrays"),
+    ("a store of the loop", "results in an array that the loop does not load from"),
+    ("too much beside", "smaller tiles, or fewer loads"),
     ("not copied ahead", "addresses from the loop's index, in known steps; rows whose neighbours are one access of 4 "
      "bytes or more; `other=0`"),
+    ("not started early", "smaller tiles, or more warps"),
+    ("as soon as it is started", "`acc = tl.dot(a, b, acc)`, and the rest after the loop; or a second product, beside "
+     "which the work on the first one runs"),
+    ("not split at the branch", "a condition such as `i + BLOCK > bound`, with a bound from outside of the loop"),
+    ("does not count", "`for i in tl.range(…)` without `break`"),
+    ("stays in its loop", "in front of the loop, if it is right there"),
     ("not unrolled", "a step that is a compile-time int above 0"),
     ("setmaxnreg", "let the compiler choose registers: leave out `maxnreg`"),
     ("copied to memory", "store after the last use of what was loaded, to the same elements or to another array"),
     ("packed in each step", "stores and branches outside of the loop over k; an accumulator that nothing else reads"),
+    ("tested for each vector", "masks `index < bound`, joined by `&`, with a bound of int32 or int64"),
+    ("one element after another", "a combine function of additions, comparisons, `tl.where` and the like"),
     ("OptimizationWarning", "please report the reproducer"),
 )  # fmt: skip
 PLAN_REMEDIES = (

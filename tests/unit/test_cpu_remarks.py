@@ -45,6 +45,42 @@ def product(a, b, c, d, K, B: tl.constexpr, WRITES: tl.constexpr):
     tl.store(c + i * B + j, acc)
 
 
+@tessera.jit
+def masked(x, y, n, B: tl.constexpr, WHICH: tl.constexpr):
+    i = tl.arange(0, B)
+    if WHICH == 0:
+        mask = i < n
+    elif WHICH == 1:
+        mask = (i % 2 == 0) & (i >= n)
+    else:
+        mask = tl.full((B,), 1, tl.int1) & (n > 0)
+    tl.store(y + i, tl.load(x + i, mask, 0.0) * 2, mask)
+
+
+@tessera.jit
+def together(a, b):
+    return a + b
+
+
+@tessera.jit
+def modulo(a, b):
+    return (a + b) % (a + 1)
+
+
+@tessera.jit
+def combined(x, y, B: tl.constexpr, fn: tl.constexpr):
+    tl.store(y, tl.reduce(tl.load(x + tl.arange(0, B)), 0, fn))
+
+
+@tessera.jit
+def again(x, y, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    total = tl.zeros((B,), tl.float32)
+    for k in range(n):
+        total += tl.load(x + i) * k
+    tl.store(y + i, total)
+
+
 def remarks(kernel: Any, *args: Any, **options: Any) -> tuple[str, ...]:
     return kernel[(1,)](*args, **options).metadata.remarks
 
@@ -81,3 +117,42 @@ def test_a_loop_of_products_that_writes(writes: bool):
     assert [("packed in each step" in text, "the loop writes" in text) for text in said] == [
         (True, True)
     ] * writes
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_mask_that_does_not_end_at_an_index(which: int):
+    x, y = np.ones(4096, np.float32), np.zeros(4096, np.float32)
+    said = remarks(masked, x, y, 5, B=4096, WHICH=which)
+    assert y.sum() == (10, 4090, 8192)[which]
+    assert len(said) == (2 if which == 1 else 0), said
+    for text, op in zip(said, ("load", "store"), strict=False):
+        assert text.startswith(f"the mask of the {op} at {LINE}")
+        assert text.endswith(
+            "is tested for each vector: it is no comparison of an index, which grows by 1 along them, with a bound"
+        )
+    if which == 1:
+        found = masked.explain(x, y, 5, B=4096, WHICH=1, grid=(1,)).remarks
+        assert "masks `index < bound`" in {r.remedy.split(",")[0] for r in found}
+        small = remarks(masked, x[:64], y, 5, B=64, WHICH=1)
+        assert small == ()
+
+
+def test_a_reduction_of_one_element_after_another():
+    x, y = np.ones(4096, np.int32), np.zeros(1, np.int32)
+    assert remarks(combined, x, y, B=4096, fn=together) == ()
+    (text,) = remarks(combined, x, y, B=4096, fn=modulo)
+    assert text.startswith(f"the reduce at {LINE}")
+    assert text.endswith(
+        "combines one element after another, not vectors: its function divides integers, of which lanes without an "
+        "element may be zero"
+    )
+    (remark,) = combined.explain(x, y, B=4096, fn=modulo, grid=(1,)).remarks
+    assert remark.remedy.startswith("a combine function of additions")
+
+
+def test_a_load_that_a_loop_repeats():
+    x, y = np.ones(4096, np.float32), np.zeros(4096, np.float32)
+    (text,) = remarks(again, x, y, 3, B=4096)
+    assert (y == 3).all()
+    assert text.startswith(f"the load at {LINE}")
+    assert text.endswith(": the loop may not run at all")

@@ -77,7 +77,7 @@ class CpuBackend(Backend):
         traced = options.instrumentation_mode == TRACE_MODE and not checked
         passes = cpu_pipeline(checked, traced)
         PassManager(passes, knobs.compilation.verify).run(module)
-        kept = [name for name in (*TRACED, SHADOW_UNIT) if name in module.attrs]
+        kept = [name for name in (*TRACED, SHADOW_UNIT, "remarks") if name in module.attrs]
         metadata |= {name: module.attrs[name] for name in kept}
         return module
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.analysis.provenance import argument_of
+from tessera.backends.cpu import remarks
 from tessera.backends.cpu.affine import constant
 from tessera.backends.cpu.atomics import rmw
 from tessera.backends.cpu.fusion import (
@@ -54,6 +55,8 @@ def _store(lo: Lowering, op: memory.StoreOp) -> None:
     head = _head(lo, op, plan, values)
     stream = _stream(lo, op, plan, bool(head))
     run(lo, plan, body, values, stream, head, lo.strips.pop(op, None), op.mask)
+    if op.mask is not None and len(plan.group) == 1:
+        remarks.tested_each_time(lo, op, op.mask, plan.group[0])
     lo.memory_changed()
 
 

@@ -396,6 +396,8 @@ def masks_of(lo: Lowering, values: Iterable[Value], plan: Nest) -> list[Prefix]:
         if not isinstance(op, _SHAPE_OPS):
             for x in op.operands:
                 visit(x)
+        if isinstance(op, memory.LoadOp) and op.mask is not None:
+            remarks.tested_each_time(lo, op, op.mask, plan.group[0])
 
     for v in values:
         visit(v)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tessera.backends.cpu import control
+from tessera.backends.cpu import control, remarks
 from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.arith import TABLE
 from tessera.backends.cpu.fusion import finish_memo_buffers, flush, masks_of, prepare, repeated
@@ -37,11 +37,14 @@ def start(lo: Lowering, op: CombineOp) -> int:
     if op.all_effects() & Effect.WRITE:
         flush(lo, op)
     prepare(lo, op.inputs, op)
-    return lo.facts.lanes if _takes_lanes(op) else 1
+    obstacle = _obstacle(op)
+    if obstacle is not None:
+        remarks.one_at_a_time(lo, op, obstacle)
+    return lo.facts.lanes if obstacle is None else 1
 
 
-def _takes_lanes(op: CombineOp) -> bool:
-    """Whether the region may run on lanes whose results are not needed."""
+def _obstacle(op: CombineOp) -> Op | None:
+    """Return an op of the region that must not run on lanes whose results are not needed, if there is one."""
 
     def harmless(inner: Op) -> bool:
         if isinstance(inner, (DivOp, RemOp)):
@@ -49,13 +52,13 @@ def _takes_lanes(op: CombineOp) -> bool:
             return isinstance(t, dtype) and t.is_floating()
         return inner.terminator or isinstance(inner, (ConstOp, IfOp)) or type(inner) in TABLE
 
-    return all(harmless(inner) for inner in op.combine.walk())
+    return next((inner for inner in op.combine.walk() if not harmless(inner)), None)
 
 
 def combine(lo: Lowering, op: CombineOp, a: Group, b: Group) -> Group:
     """Evaluate the region on lanes; `a` are its first operands."""
     with lo.bound(dict(zip(op.combine.args, [*a, *b], strict=True))):
-        if _takes_lanes(op):
+        if _obstacle(op) is None:
             return _run_lanes(lo, op.combine)
         end = control.lower_block(lo, op.combine)
         return [lo.scalar(v) for v in end.operands]

@@ -1,16 +1,28 @@
-"""Tells a kernel's author where loops were not fused, or products not packed once for all steps, and why
-(`metadata.remarks`, which `explain` shows with remedies)."""
+"""Tells a kernel's author where loops were not fused or split, products not packed once for all steps, or reductions
+not computed on vectors, and why (`metadata.remarks`, which `explain` shows with remedies)."""
 
 from __future__ import annotations
 
 from math import prod
 from posixpath import basename
 
+from tessera.backends.cpu.loops import prefix_masks
 from tessera.backends.cpu.lowering import Lowering
 from tessera.dtypes import dtype
-from tessera.ir import Op, Value, elem_of, shape_of
-from tessera.ops import DotOp, ForOp
+from tessera.ir import Op, TileType, Value, elem_of, shape_of
+from tessera.ops import (
+    CombineOp,
+    DivOp,
+    DotOp,
+    ForOp,
+    LoadOp,
+    RemOp,
+    StoreOp,
+    arith,
+    tile,
+)  # fmt: skip
 
+INTEGERS = "divides integers, of which lanes without an element may be zero"
 LARGE = 1 << 12  # bytes of a tile whose way through memory is worth a remark
 
 
@@ -23,11 +35,15 @@ def _note(lo: Lowering, text: str) -> None:
         lo.state.remarks[text] = None
 
 
+def _bytes(v: Value) -> int:
+    elem = elem_of(v.type)
+    return prod(shape_of(v.type)) * (elem.storage_bytes if isinstance(elem, dtype) else 8)
+
+
 def kept_before_store(lo: Lowering, v: Value, store: Op, later: bool) -> None:
     """Note that a load was executed before a store that might overtake it. `later`: it is used after the store, too."""
-    elem, op = elem_of(v.type), v.op
-    size = prod(shape_of(v.type)) * (elem.storage_bytes if isinstance(elem, dtype) else 8)
-    if op is None or size < LARGE:
+    op = v.op
+    if op is None or _bytes(v) < LARGE:
         return
     name = f" `{v.name}`" if v.name else ""
     what = f"the tile{name} loaded at {_place(op)} is copied to memory, and not read by the loop that uses it"
@@ -42,3 +58,38 @@ def packed_each_time(lo: Lowering, op: DotOp, loop: ForOp, why: str) -> None:
             lo,
             f"the operands of the product at {_place(op)} are packed in each step of its loop: {why}",
         )
+
+
+def tested_each_time(lo: Lowering, op: LoadOp | StoreOp, mask: Value, dim: int) -> None:
+    """Note that a loop along `dim` is not split where the mask of an access ends, if the mask depends on `dim`."""
+    value = op.value if isinstance(op, StoreOp) else op.result
+    if _bytes(value) >= LARGE and _varies(mask, dim) and not prefix_masks(lo, mask, dim):
+        what = f"the mask of the {op.opcode} at {_place(op)} is tested for each vector"
+        _note(
+            lo,
+            f"{what}: it is no comparison of an index, which grows by 1 along them, with a bound",
+        )
+
+
+def _varies(mask: Value, dim: int) -> bool:
+    """Whether a mask depends on the index along `dim`."""
+    op = mask.op
+    if isinstance(op, tile.BroadcastOp):
+        return shape_of(op.x.type)[dim] > 1 and _varies(op.x, dim)
+    if isinstance(op, tile.ExpandDimsOp):
+        return dim != op.axis and _varies(op.x, dim - (dim > op.axis))
+    if isinstance(op, arith.Elementwise) and op.operands:
+        return any(_varies(x, dim) for x in op.operands)
+    return isinstance(mask.type, TileType) and not isinstance(op, tile.SplatOp | arith.ConstOp)
+
+
+def one_at_a_time(lo: Lowering, op: CombineOp, inner: Op) -> None:
+    """Note that a reduction or scan takes one element after another because of an op in its function."""
+    if max(map(_bytes, op.inputs)) >= LARGE:
+        what = f"the {op.opcode} at {_place(op)} combines one element after another, not vectors"
+        why = (
+            INTEGERS
+            if isinstance(inner, DivOp | RemOp)
+            else f"has a {inner.opcode.replace('_', ' ')}"
+        )
+        _note(lo, f"{what}: its function {why}")

@@ -19,7 +19,7 @@ from tessera.analysis.loop_times import NONE
 from tessera.analysis.provenance import argument_of
 from tessera.dtypes import int1, pointer_type
 from tessera.ir import Effect, Module, TileType, Value, pass_
-from tessera.ir.applications import apply
+from tessera.ir.applications import Declined, apply
 from tessera.layout import LinearLayout
 from tessera.ops import ForOp, FuncOp, LoadOp, Matmul, StoreOp
 from tessera.ops.roles import ring_of
@@ -34,6 +34,7 @@ from tessera.passes.gpu_loops.streams import (
     vector_of,
     write_copies,
 )
+from tessera.passes.neutral.remarks import place_of, remark
 
 PROGRAMS = 2  # CTAs that must still fit on an SM
 
@@ -44,7 +45,7 @@ def schedule_streams(module: Module, facts: GpuFacts) -> None:
 
     Takes: GPU IR with layouts; `num_stages` of the module or the loop.
     Gives: loops with `main_stage`; loads with `stage`, through private buffers with `slots` and `signal`, of which a
-        thread reads what it copied.
+        thread reads what it copied; a remark for each tile that is loaded in its own iteration.
     Needs: a GPU with `cp.async` (sm_80).
     Raises: nothing.
     Example: `sum` of tests/filecheck/schedule-streams.gir
@@ -61,20 +62,30 @@ def schedule_streams(module: Module, facts: GpuFacts) -> None:
         axis = AxisAnalysis(func) if loops else None
         for loop in loops:
             assert axis is not None
-            _plan(loop, axis, facts, loop.num_stages or default, module.attrs["num_warps"])
+            _plan(loop, axis, facts, loop.num_stages or default, module)
 
 
-def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, warps: int) -> None:
-    written = {argument_of(op.ptr) for op in loop.body if isinstance(op, StoreOp)}
-    found = [
-        op
-        for op in loop.body
-        if isinstance(op, LoadOp)
-        and _no_alias(argument_of(op.ptr), written)
-        and _can_run_ahead(op, loop, axis, facts)
-    ]
+def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, module: Module) -> None:
+    warps: int = module.attrs["num_warps"]
+    stores = [op for op in loop.body if isinstance(op, StoreOp)]
+    written = {argument_of(op.ptr) for op in stores}
+    found: list[LoadOp] = []
+    for op in loop.body:
+        if isinstance(op, LoadOp) and isinstance(op.result.type, TileType):
+            try:
+                if stores and not loop.num_stages:
+                    raise Declined("the loop stores, and does not ask for stages")
+                _require_no_alias(argument_of(op.ptr), written)
+                _require_runs_ahead(op, loop, axis, facts)
+            except Declined as reason:
+                remark(module, f"the load{place_of(op)} is not copied ahead: {reason}")
+            else:
+                found.append(op)
     size = sum(bytes_of(op.result) for op in found)
     slots = min(wanted, facts.max_shared_bytes // PROGRAMS // size) if found else 1
+    if found and slots < 2:
+        reason = f"two iterations load {2 * size} bytes, too much beside {PROGRAMS - 1} more CTA"
+        remark(module, f"the load{place_of(found[0])} is not copied ahead: {reason}")
     if slots > 1 and apply("prefetch", loop):
         Looked(loop, facts, warps, wanted, [NONE]).note((slots, NONE), 0, size, "by each thread")
         version_short(loop)
@@ -83,7 +94,7 @@ def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, warps: 
 
 
 def _is_simple(loop: ForOp) -> bool:
-    """Whether a loop is one block without waits or matmuls that stores only if its author asked for stages."""
+    """Whether a loop is one block without waits or matmuls that writes by stores at most."""
     for op in loop.body:
         if ring_of(op) is not None:  # which another role fills
             return False
@@ -91,25 +102,28 @@ def _is_simple(loop: ForOp) -> bool:
             return False
         if isinstance(op, Matmul):
             return False
-        changes = op.all_effects() & (Effect.WRITE | Effect.SYNC)
-        if changes and not (isinstance(op, StoreOp) and loop.num_stages):
+        if op.all_effects() & (Effect.WRITE | Effect.SYNC) and not isinstance(op, StoreOp):
             return False
     return True
 
 
-def _no_alias(base: Value | None, written: set[Value | None]) -> bool:
-    """Whether a load's argument is none of those written through, all of which are known."""
-    return not written or not (base is None or base in written or None in written)
+def _require_no_alias(base: Value | None, written: set[Value | None]) -> None:
+    """Raise the reason unless a load's argument is none of those written through, all of which are known."""
+    if written and (base is None or base in written or None in written):
+        raise Declined("a store of the loop may write what it reads")
 
 
-def _can_run_ahead(op: LoadOp, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> bool:
-    """Whether each thread loads whole vectors that no other thread holds, from addresses that are known ahead."""
+def _require_runs_ahead(op: LoadOp, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> None:
+    """Raise the reason unless each thread loads whole vectors that no other thread holds, from addresses that are known
+    ahead."""
     t = op.result.type
-    if op.volatile or not isinstance(t, TileType):
-        return False
     layout: LinearLayout = t.layout
-    if not layout.is_bijective() or vector_of(op, axis, facts) * t.elem.storage_bytes < COPY_BYTES:
-        return False
     if t.elem is int1 or isinstance(t.elem, pointer_type):
-        return False
-    return slice_of([v for v in (op.ptr, op.mask, op.other) if v is not None], loop) is not None
+        raise Declined("it loads pointers or truth values")
+    if not layout.is_bijective():
+        raise Declined("several threads hold the same element")
+    size = vector_of(op, axis, facts) * t.elem.storage_bytes
+    if size < COPY_BYTES:
+        raise Declined(f"a thread reads {size} bytes at once, a copy moves {COPY_BYTES}")
+    if slice_of([v for v in (op.ptr, op.mask, op.other) if v is not None], loop) is None:
+        raise Declined("its address is not known in iterations before")

@@ -25,6 +25,7 @@ from tessera.ops import (
     BarrierOp,
     BroadcastOp,
     CallOp,
+    ConstOp,
     ConvertLayoutOp,
     ForOp,
     FuncOp,
@@ -44,6 +45,7 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.gpu_layout.rules import VIEWS
 from tessera.passes.neutral.fold import constant_of
+from tessera.passes.neutral.remarks import place_of, remark
 
 # No MMA moves above.
 LIMITS = (
@@ -63,7 +65,8 @@ def async_mma(module: Module) -> None:
     """Start MMAs of warpgroups early and wait for them late.
 
     Takes: GPU IR with layouts. It is the last pass that moves ops: lifetimes of buffers follow the waits.
-    Gives: `wgmma` with `asynchronous`, and `wgmma_wait` in front of the first use of each result.
+    Gives: `wgmma` with `asynchronous`, and `wgmma_wait` in front of the first use of each result; remarks about MMAs
+        that are not started early, or that nothing in their loop runs beside.
     Needs: a GPU with `wgmma`: without such ops nothing is changed.
     Raises: nothing.
     Example: `two` of tests/filecheck/async-mma/mmas.gir
@@ -76,11 +79,16 @@ def async_mma(module: Module) -> None:
         for block in func.all_blocks():
             mmas = [op for op in block if isinstance(op, WgmmaOp)]
             if mmas and all(op.pending == 0 for op in mmas):
-                if sum(_reg32(op.result.type) for op in mmas) <= HOISTED_REG32:
-                    _start_early(block, mmas)
+                held = sum(_reg32(op.result.type) for op in mmas)
+                if held <= HOISTED_REG32:
+                    _start_early(mmas)
                     _end_ping_pong_early(block)
+                elif late := next((op for op in mmas if _earlier_place(op) is not None), None):
+                    why = f"products in flight hold {held} registers of a thread, at most {HOISTED_REG32}"
+                    remark(module, f"the product{place_of(late)} is not started early: {why}")
                 if apply("async-mma", mmas[0]):
                     _Waits(block).run()
+                    _remark_waits(module, block)
             _give_back_early(block)
 
 
@@ -89,19 +97,26 @@ def _reg32(t: Type) -> int:
 
 
 # --- starting early -----------------------------------------------------------------------------------------
-def _start_early(block: Block, mmas: Sequence[WgmmaOp]) -> None:
+def _start_early(mmas: Sequence[WgmmaOp]) -> None:
     for mma in mmas:
-        after = _latest_need(mma)
-        place = after.next if after is not None else block.first
-        views = _views(mma)
-        while place in views:
-            assert place is not None
-            place = place.next
-        if place is mma or place is None or not apply("mma-early-start", mma):
+        place = _earlier_place(mma)
+        if place is None or not apply("mma-early-start", mma):
             continue
         # Views that stand above the place stay: others may use them already.
-        for op in [*[v for v in views if _is_before(place, v)], mma]:
+        for op in [*[v for v in _views(mma) if _is_before(place, v)], mma]:
             op.move_before(place)
+
+
+def _earlier_place(mma: WgmmaOp) -> Op | None:
+    """Return the op in front of which an MMA may start; None if that is where it is."""
+    after = _latest_need(mma)
+    assert mma.parent is not None
+    place = after.next if after is not None else mma.parent.first
+    views = _views(mma)
+    while place in views:
+        assert place is not None
+        place = place.next
+    return None if place is mma else place
 
 
 def _end_ping_pong_early(block: Block) -> None:
@@ -202,6 +217,29 @@ class _Waits:
             Builder.before_op(op).insert(wait)
             for user, index in uses:
                 user.set_operand(index, wait.result)
+
+
+def _remark_waits(module: Module, block: Block) -> None:
+    """Remark the MMAs of a loop that are waited for before anything else is done."""
+    for wait in block:
+        if not isinstance(wait, WgmmaWaitOp) or wait.pending or wait.waited:
+            continue
+        op, user = wait.prev, next(iter(wait.result.users()), None)
+        while op is not None and not isinstance(op, WgmmaOp) and not _is_work(op):
+            op = op.prev
+        idle = isinstance(op, WgmmaOp) and isinstance(block.parent, ForOp)
+        if idle and user is not None and not user.terminator:
+            what = f"the product{place_of(wait)} is waited for as soon as it is started"
+            remark(
+                module,
+                f"{what}: the {user.opcode.replace('_', ' ')}{place_of(user)} uses its result",
+            )
+
+
+def _is_work(op: Op) -> bool:
+    """Whether an op computes a tile, or moves one."""
+    tile = bool(op.results) and isinstance(op.results[0].type, TileType)
+    return tile and not isinstance(op, (*VIEWS, ConstOp, WgmmaWaitOp))
 
 
 def _give_back_early(block: Block) -> None:

@@ -21,6 +21,7 @@ from tessera.ir import Builder, Module, Value, pass_
 from tessera.ir.applications import apply
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import cast, const, split_at
+from tessera.passes.neutral.remarks import place_of, remark
 
 MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
 
@@ -40,7 +41,8 @@ def split_loops(module: Module) -> None:
     """Split loops with MMAs at the flip of a branch.
 
     Takes: GPU IR after pipelining, so that what an iteration hands on is carried.
-    Gives: two loops for one whose branch flips once: all iterations of one take the branch, none of the other.
+    Gives: two loops for one whose branch flips once: all iterations of one take the branch, none of the other; a
+        remark for a loop with a branch that is not known to do so.
     Needs: a GPU with `wgmma`: other loops are left alone.
     Raises: nothing.
     Example: `flips_once` of tests/filecheck/split-loops.gir
@@ -50,9 +52,18 @@ def split_loops(module: Module) -> None:
     for op in list(module.walk()):
         if isinstance(op, ops.ForOp) and any(isinstance(x, ops.WgmmaOp) for x in op.body):
             running = any(isinstance(x, ops.WgmmaOp) and x.pending for x in op.body)
-            found = [flip for x in op.body if isinstance(x, ops.IfOp) and (flip := flip_of(x, op))]
+            branches = [x for x in op.body if isinstance(x, ops.IfOp)]
+            found = [flip for x in branches if (flip := flip_of(x, op))]
             if found and not running and apply("loop-split", op):
                 _split(op, found[0])
+            elif branches and not found:
+                why = (
+                    "its condition compares no sum of the loop's index and a constant with a bound"
+                )
+                remark(
+                    module,
+                    f"the loop{place_of(op)} is not split at the branch{place_of(branches[0])}: {why}",
+                )
 
 
 def flip_of(branch: ops.IfOp, loop: ops.ForOp) -> Flip | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tessera.analysis.provenance import defined_inside
 from tessera.dtypes import dtype
 from tessera.ir import Block, Effect, Module, Op, elem_of, pass_
 from tessera.ir.applications import apply
-from tessera.ops import arith, control
+from tessera.ops import arith, control, memory
 from tessera.passes.neutral.fold import constant_of
+from tessera.passes.neutral.remarks import place_of, remark
 
 
 def _may_trap(op: Op) -> bool:
@@ -24,30 +27,51 @@ def _may_trap(op: Op) -> bool:
 def _movable(op: Op, loop: Op) -> bool:
     if op.terminator or op.all_effects() is not Effect.NONE:
         return False
-    if any(_may_trap(inner) for inner in op.walk()):
-        return False
+    return not any(_may_trap(inner) for inner in op.walk()) and _invariant(op, loop)
+
+
+def _invariant(op: Op, loop: Op) -> bool:
+    """Whether an op has the same operands in each iteration."""
     used = [v for inner in op.walk() for v in inner.operands]
     return not any(defined_inside(v, loop) and not defined_inside(v, op) for v in used)
 
 
-def _hoist(block: Block) -> None:
+def _why_not(op: Op, loop: Op) -> str:
+    """Return why an invariant op that an author can move stays in its loop; empty for any other op."""
+    if isinstance(op, memory.LoadOp) and not op.volatile:
+        writes = any(x.all_effects() & (Effect.WRITE | Effect.SYNC) for x in _all_inside(loop))
+        return "the loop may write what it reads" if writes else "the loop may not run at all"
+    divides = isinstance(op, (arith.DivOp, arith.RemOp)) and _may_trap(op)
+    return "it may divide by zero, and the loop may not run at all" if divides else ""
+
+
+def _all_inside(loop: Op) -> Iterator[Op]:
+    return (op for block in loop.regions for op in block)
+
+
+def _hoist(block: Block, told: Module | None) -> None:
     for op in block:
         for inner in op.regions:
-            _hoist(inner)
+            _hoist(inner, told)
         if isinstance(op, control.Loop) and not op.attrs.get("disable_licm"):
-            for inner in op.regions:
-                for candidate in inner:
-                    if _movable(candidate, op) and apply("licm", candidate):
+            for candidate in _all_inside(op):
+                if _movable(candidate, op):
+                    if apply("licm", candidate):
                         candidate.move_before(op)
+                elif told and (why := _why_not(candidate, op)) and _invariant(candidate, op):
+                    what = "load" if isinstance(candidate, memory.LoadOp) else "division"
+                    where = f"{place_of(candidate)} stays in its loop{place_of(op)}"
+                    remark(told, f"the {what}{where}: {why}")
 
 
 @pass_("licm", optimization="licm", counts=True)
-def licm(module: Module) -> None:
+def licm(module: Module, tell: bool = False) -> None:
     """Move invariant pure ops out of loops, innermost loops first.
 
     Takes: valid IR of any level.
     Gives: the same ops, in front of the outermost loop that does not change them. What reads memory, or may trap where
-        the loop would not run, stays, as does all of a loop with `disable_licm`.
+        the loop would not run, stays, as does all of a loop with `disable_licm`. With `tell`, a remark for
+        each invariant load, and each integer division by what may be zero, that stays.
     Needs: nothing of a target.
     Raises: nothing.
     Example: `moves` of tests/filecheck/licm.tir
@@ -56,4 +80,4 @@ def licm(module: Module) -> None:
     """
     for f in module.body:
         for block in f.regions:
-            _hoist(block)
+            _hoist(block, module if tell else None)

@@ -15,7 +15,8 @@ def neutral_pipeline() -> list[Pass]:
     return [
         canonicalize,
         cse,  # after folding, which makes differently written ops equal
-        licm,  # before any layout exists, so that no conversion is dragged into a loop
+        # Before any layout exists, so that no conversion is dragged into a loop, and while loops are the author's.
+        licm.bind(tell=True),
         while_to_for,  # whose bounds LICM put in front of them
         known_comparisons,  # whose loops have an induction variable now
         canonicalize,  # values that LICM made invariant, counts that only the loop reads

@@ -19,9 +19,19 @@ from tessera.analysis.provenance import defined_inside
 from tessera.dtypes import int32, int64
 from tessera.ir import Builder, Effect, Module, Value, pass_
 from tessera.ir.applications import apply
-from tessera.ops import AddOp, CmpOp, ForOp, SubOp, WhileOp
+from tessera.ops import (
+    AddOp,
+    CmpOp,
+    DescriptorLoadOp,
+    DotOp,
+    ForOp,
+    LoadOp,
+    SubOp,
+    WhileOp,
+)  # fmt: skip
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import const
+from tessera.passes.neutral.remarks import place_of, remark
 
 MIRRORED = {"gt": "lt", "lt": "gt"}
 
@@ -41,7 +51,8 @@ def while_to_for(module: Module) -> None:
 
     Takes: tile IR after `licm`, so that bounds stand in front of loops.
     Gives: `for` loops where the condition compares a carried int32 or int64 with an invariant bound, and the body adds
-        a constant to it. The count stays a carried value for those who read it after the loop.
+        a constant to it. The count stays a carried value for those who read it after the loop. A remark for each other
+        `while` loop that loads tiles or multiplies them.
     Needs: nothing of a target.
     Raises: nothing.
     Example: `up` of tests/filecheck/while-to-for.tir
@@ -49,9 +60,15 @@ def while_to_for(module: Module) -> None:
     Compare: MLIR's uplifting of `scf.while` to `scf.for`, LLVM IndVarSimplify.
     """
     for op in list(module.walk()):
-        if isinstance(op, WhileOp) and (count := _count(op)) is not None:
-            if apply("while-to-for", op):
-                _replace(op, count)
+        if not isinstance(op, WhileOp):
+            continue
+        if (count := _count(op)) is None:
+            if not any(isinstance(x, LoadOp | DotOp | DescriptorLoadOp) for x in op.walk()):
+                continue
+            why = "its condition is no comparison of a number that grows by a constant with a fixed bound"
+            remark(module, f"the loop{place_of(op)} does not count: {why}")
+        elif apply("while-to-for", op):
+            _replace(op, count)
 
 
 def _count(op: WhileOp) -> Count | None:
