@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -17,19 +17,22 @@ from tessera.config.types import HookChain
 from tessera.errors import TesseraError
 from tessera.profiler import output
 from tessera.profiler.blocks import Block, Blocks
+from tessera.profiler.cupti import Activity, Unusable, seconds_of
 from tessera.profiler.records import Launch, Node, Scope, tree
 from tessera.runtime.cuda import driver_api as cuda
 
 __all__ = ["Launch", "Scope", "profile"]
 
 Raw = tuple[CompiledKernel, tuple[int, ...], int, int, Any, tuple[str, ...], LazyDict]
-Finished = tuple[CompiledKernel, tuple[int, ...], int, float, tuple[str, ...], LazyDict]
+# Seconds are None where CUPTI has them.
+Finished = tuple[CompiledKernel, tuple[int, ...], int, float | None, tuple[str, ...], LazyDict]
 
 
 class profile:
     """Records the launches of a program: `with tessera.profile() as p: …; print(p)`.
 
-    On a GPU each launch is timed by a pair of CUDA events on its stream, on a CPU by the host's clock.
+    On a GPU launches are timed by CUPTI, or by a pair of CUDA events each where CUPTI is missing, another tool uses it
+    (torch's profiler, Nsight), or `cupti` is false; `p.gpu_timer` says which, and why. On a CPU by the host's clock.
     `p.scope("name")`, or `tessera.profile.scope("name")` anywhere in the program, names a part of it; scopes nest, and
     take metrics as keyword arguments. What a kernel declares by `jit(launch_metadata=…)` (`bytes`, `flops`, `flops16`,
     `name`, …) gives rates. `counts=True` takes bytes and operations from `explain` for kernels that declare none, for
@@ -50,8 +53,11 @@ class profile:
     _open: tuple[str, ...] = ()  # names of the scopes that the program is in
     _running: tuple[profile, ...] = ()
 
-    def __init__(self, counts: bool = False) -> None:
-        self.counts = counts
+    def __init__(self, counts: bool = False, cupti: bool = True) -> None:
+        self.counts, self.cupti = counts, cupti
+        self.gpu_timer = ""  # nothing was launched on a GPU
+        self._activity: Activity | None = None
+        self._devices = set[int]()  # that CUPTI sees kernels of
         self.launches: list[Launch] = []
         self.scopes: list[Scope] = []
         self._raw: list[Raw] = []
@@ -102,13 +108,34 @@ class profile:
         if backend == "cpu" and "torch.autograd.profiler" in sys.modules:
             return None
         self._kernels.append(kernel)
-        return self._blocks.current(backend, device), len(self._kernels) - 1
+        events = backend == "cuda" and not self._by_cupti()
+        if backend == "cuda":
+            self._devices.add(device)
+        return self._blocks.current(backend, device, events), len(self._kernels) - 1
+
+    def _by_cupti(self) -> bool:
+        """Whether CUPTI times kernels; asked for it at the first launch on a GPU, so that it records all of them."""
+        if not self.gpu_timer:
+            try:
+                if not self.cupti:
+                    raise Unusable("as asked for")
+                self._activity, self.gpu_timer = Activity(), "CUPTI"
+            except Unusable as reason:
+                self.gpu_timer = f"CUDA events ({reason})"
+        return self._activity is not None
 
     def enter(self, metadata: LazyDict) -> None:
         launch = metadata.launch
         torch_scope = event = None
         if launch is not None and launch[0].target.backend == "cuda":
-            event = self._record(metadata.data["stream"])
+            stream = metadata.data["stream"]
+            if not self._by_cupti():
+                event = self._record(stream)
+            elif cuda.driver().is_capturing(stream):
+                return
+            else:
+                event = BY_CUPTI
+                self._devices.add(cuda.driver().current_device())
         elif launch is not None:
             torch_scope = _torch_scope(launch[0].name)
         self._begun[id(metadata)] = (time.perf_counter_ns(), event, torch_scope)
@@ -117,14 +144,16 @@ class profile:
         end = time.perf_counter_ns()
         begun = self._begun.pop(id(metadata), None)
         if begun is None:
-            return  # another thread's launch, which began before the profile
+            return  # another thread's launch, which began before the profile, or one that a graph captures
         start, event, torch_scope = begun
         if torch_scope is not None:
             torch_scope.__exit__(None, None, None)
         if metadata.launch is None:
             return
         kernel, grid, _ = metadata.launch
-        pair = None if event is None else (event, self._record(metadata.data["stream"]))
+        pair = event
+        if event is not None and event is not BY_CUPTI:
+            pair = event, self._record(metadata.data["stream"])
         kept = metadata
         if not self.counts and not metadata.extras:
             kept = EMPTY  # the arguments need not live on
@@ -181,7 +210,7 @@ class profile:
 
     # --- the result -----------------------------------------------------------------------------------------
     def finish(self) -> None:
-        """Turn what was recorded into `launches`; waits for launches on a GPU. Called at the end of the context."""
+        """Turn what was recorded into `launches`; waits for the work of GPUs. Called at the end of the context."""
         raw, self._raw = self._raw, []
         finished = [
             (kernel, grid, start, self._seconds(start, end, pair), scopes, metadata)
@@ -189,16 +218,30 @@ class profile:
         ]
         finished += self._native()
         finished.sort(key=lambda x: x[2])
-        for kernel, grid, start, seconds, scopes, metadata in finished:
+        for kernel, grid, start, seconds, scopes, metadata in self._timed(finished):
+            if seconds is None:
+                continue
             metrics = self._metrics(kernel, grid, metadata)
             name = str(metrics.pop("name", kernel.name))
             numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
             begin, device = (start - self._origin) * 1e-9, str(kernel.target)
             self.launches.append(Launch(name, grid, device, begin, seconds, scopes, numbers))
 
-    def _seconds(self, start: int, end: int, pair: tuple[int, int] | None) -> float:
+    def _timed(self, finished: list[Finished]) -> Iterator[Finished]:
+        """Yield launches with the times that CUPTI has; it is given up."""
+        activity, self._activity = self._activity, None
+        ours = [x for x in finished if x[3] is None]
+        if activity is not None:
+            _synchronize(self._devices)
+            times = iter(seconds_of([x[0].name for x in ours], activity.finish()))
+            finished = [x if x[3] is not None else (*x[:3], next(times), *x[4:]) for x in finished]
+        yield from finished
+
+    def _seconds(self, start: int, end: int, pair: Any) -> float | None:
         if pair is None:
             return (end - start) * 1e-9
+        if pair is BY_CUPTI:
+            return None
         self._spare += pair
         return cuda.driver().elapsed_ms(*pair) * 1e-3
 
@@ -222,7 +265,8 @@ class profile:
         return tree(self.launches, self.scopes)
 
     def __str__(self) -> str:
-        return output.text(self.tree())
+        shown = output.text(self.tree())
+        return f"{shown}\ntimes on the GPU by {self.gpu_timer}" if self.gpu_timer else shown
 
     def save(self, path: str | Path) -> Path:
         """Write a file: Hatchet's JSON if its name ends in `.hatchet`, the tree as text for `.txt`, else a trace."""
@@ -240,6 +284,16 @@ class profile:
 
 
 EMPTY = LazyDict({})
+BY_CUPTI = object()  # in place of events
+
+
+def _synchronize(devices: Iterable[int]) -> None:
+    """Wait for all work of some GPUs; the current one stays."""
+    api = cuda.driver()
+    before = api.current_device()
+    for device in (*devices, before):
+        api.bind(device)
+        api.synchronize()
 
 
 class Before:

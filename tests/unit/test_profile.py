@@ -131,7 +131,7 @@ def test_events_are_read_when_they_are_ready_and_used_again(monkeypatch):
     def fill(tag):  # as native code does
         block = found.current("cuda", 0)
         i = block.used
-        block._timing[2] = i + 1
+        block._timing[block._count] = i + 1
         block._rows[8 * i : 8 * i + 6] = [tag, 2, 1, 1, 100 + tag, 200 + tag]
 
     for tag in range(5):

@@ -68,6 +68,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuStreamCreate": (_Out, c_uint),
     "cuStreamDestroy_v2": (c_void_p,),
     "cuStreamSynchronize": (c_void_p,),
+    "cuStreamIsCapturing": (c_void_p, POINTER(c_int)),
     "cuEventCreate": (_Out, c_uint),
     "cuEventDestroy_v2": (c_void_p,),
     "cuEventRecord": (c_void_p, c_void_p),

@@ -334,6 +334,12 @@ class Driver:
     def stream_synchronize(self, stream: int) -> None:
         self.call("cuStreamSynchronize", stream)
 
+    def is_capturing(self, stream: int) -> bool:
+        """Whether a CUDA graph captures what is launched on the stream."""
+        status = c_int()
+        self.call("cuStreamIsCapturing", stream, byref(status))
+        return status.value != 0
+
     def event_create(self, timing: bool = True) -> int:
         return self._handle("cuEventCreate", 0 if timing else 2)
 

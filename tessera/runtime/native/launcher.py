@@ -45,6 +45,7 @@ HERE = "tessera.runtime.native"
 FUNCTIONS = {
     "launch": f"{HERE}.call", "fast_launch": f"{HERE}.repeat", "fast_hash": f"{HERE}.find",
     "fast_relations": f"{HERE}.aliasing", "read_times": f"{HERE}.timing",
+    **dict.fromkeys(("activity_room", "activity_filled", "activity_taken", "activity_free"), f"{HERE}.activity"),
 }  # fmt: skip
 
 KINDS: dict[str, int] = {

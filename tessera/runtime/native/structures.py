@@ -34,6 +34,7 @@ EXTRA_UNITS = 64  # for the items of tuples and descriptors; launches with more 
 MAP_BYTES = 128  # of a CUtensorMap
 ROW_WORDS = 8  # of a launch: see the fields of `Timing`
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
+INVALID_HANDLE = 400  # CUDA_ERROR_INVALID_HANDLE: a graph captured the launch
 MONOTONIC = 1  # the clock of time.perf_counter_ns
 HOST_PLACE, DEVICE_PLACE = 1, 2
 READ_ONLY, STRIDED = 4, 8  # what `reader` says of an array
@@ -167,9 +168,11 @@ class Entry(Chained):
 
 
 class Timing(Struct):
-    """The times of launches: a row of ROW_WORDS words and two events for each. Its first `count` rows are in use."""
+    """The times of launches: a row of ROW_WORDS words, and two events for each if there is `record`. Its first `count`
+    rows are in use."""
 
-    record: Callable[[i64, i64], i32] | None  # cuEventRecord; None on a CPU
+    record: Callable[[i64, i64], i32] | None  # cuEventRecord; None on a CPU, and where CUPTI times
+    capturing: Callable[[i64, Pointer[i32]], i32] | None  # cuStreamIsCapturing, where CUPTI times
     clock: Callable[[i32, Pointer[i64]], i32]  # clock_gettime
     count: i64
     room: i64  # rows; if all are in use, Python runs the launch

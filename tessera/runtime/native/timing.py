@@ -1,4 +1,4 @@
-"""Implements, in native code, how launches are timed: by the clock, and on a GPU by two events for each."""
+"""Implements, in native code, how launches are timed: by the clock, and on a GPU by two events each, or by CUPTI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import TypeAlias, cast
 from tessera.backends.llvm.subset import Pointer, array, f32, i32, i64, memcpy, native
 from tessera.backends.process_singleton import process_singleton
 from tessera.runtime.native.launcher import native_code
-from tessera.runtime.native.structures import MONOTONIC, NOT_READY, ROW_WORDS, Entry, Run, Timing
+from tessera.runtime.native.structures import (
+    INVALID_HANDLE,
+    MONOTONIC,
+    NOT_READY,
+    ROW_WORDS,
+    Entry,
+    Run,
+    Timing,
+)
 
 Elapsed: TypeAlias = Callable[[Pointer[f32], i64, i64], i32]  # cuEventElapsedTime
 
@@ -39,6 +47,12 @@ def begin(e: Entry, t: Timing, run: Run) -> i64:
     record = t.record
     if record is not None:
         record(t.events[2 * number], run.stream)
+    capturing = t.capturing
+    if capturing is not None:
+        status = array(i32, 1)
+        status[0] = 0
+        capturing(run.stream, status)
+        row[7] = 0 if status[0] == 0 else INVALID_HANDLE
     row[4] = nanoseconds(t)
     return number
 
