@@ -9,6 +9,7 @@ from tessera.backends.compiler import Backend, Options, Stage, make_options
 from tessera.config import knobs
 from tessera.dtypes import FP8
 from tessera.ir import Module, PassManager, pack_locations
+from tessera.ops import BreakpointOp
 from tessera.ops.trace import TRACE_ADDED, TRACE_MODE
 from tessera.passes import neutral_pipeline
 from tessera.passes.checks.insert_checks import insert_checks
@@ -29,12 +30,14 @@ class InterpreterBackend(Backend):
 
     def stages(self, options: Options) -> dict[str, Stage]:
         def tir(module: Module, metadata: dict[str, Any]) -> Module:
-            # A checked launch reports values by their names in the source: nothing is merged or removed.
-            passes = (
-                [lower_descriptor_rows, insert_checks]
-                if options.debug == "check"
-                else neutral_pipeline()
-            )
+            # A checked launch reports values by their names in the source, a debugger shows them at their
+            # lines: nothing is merged or removed.
+            if options.debug == "check":
+                passes = [lower_descriptor_rows, insert_checks]
+            elif any(isinstance(op, BreakpointOp) for op in module.walk()):
+                passes = [lower_descriptor_rows]
+            else:
+                passes = neutral_pipeline()
             if options.instrumentation_mode == TRACE_MODE and options.debug != "check":
                 passes = [*passes, insert_trace.bind(cpu=True)]
             PassManager(passes, verify=knobs.compilation.verify).run(module)

@@ -105,6 +105,8 @@ def check_fit(src: ASTSource, target: GPUTarget, options: Mapping[str, object]) 
 def get_cache_key(src: Any, backend: Backend, options: Options, toolchain: str = "") -> str:
     """Return a hash of everything that the compiled kernel depends on."""
     inspect = knobs.runtime.add_stages_inspection_hook
+    # Code that tells of places in the source names the file, which a copy of the project has elsewhere.
+    tells = options.debug or backend.name == "interpreter"
     parts = (
         src.hash(),
         str(backend.target),
@@ -113,6 +115,7 @@ def get_cache_key(src: Any, backend: Backend, options: Options, toolchain: str =
         toolchain,
         repr(knobs.cache_key_values()),
         override_text(options),
+        getattr(getattr(src, "fn", None), "file_name", "") if tells else "",
         *((str(inspect()[1]),) if inspect is not None else ()),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -227,7 +227,8 @@ class Compilation(Group):
         "",
         "TESSERA_INSTRUMENTATION_MODE",
         "TRITON_INSTRUMENTATION_MODE",
-        doc='"trace": kernels record what their warps do and when (docs/profiling.md)',
+        doc='"trace": kernels record what their warps do and when (docs/profiling.md); "lines": '
+        "the interpreter shows each line to debuggers, as it does by itself if one is there",
         key=True,
         once=True,
     )

@@ -20,19 +20,19 @@ from tessera.errors import (
     UnsupportedLanguageConstruct,
 )
 from tessera.frontend.expressions import compute, spread
-from tessera.frontend.flatten import flatten, type_text
+from tessera.frontend.flatten import type_text
 from tessera.frontend.frontend import Application, FrontEnd, handles
+from tessera.frontend.markers import mark
 from tessera.frontend.names import attribute
 from tessera.frontend.remedies import complete, in_tl
 from tessera.frontend.semantics.values import NO_EXTENTS, spelled
-from tessera.ir import Op, Value
+from tessera.ir import Op
 from tessera.language import arithmetic, hints
 from tessera.language.aggregate import ConstexprFunction, close, is_aggregate, replace_fields
 from tessera.language.builtin import Builtin
 from tessera.language.callable import JITCallable, jitted_under
 from tessera.language.values import BoundMethod, constexpr, is_runtime, tensor, unwrap, wrap
 from tessera.language.values import tuple as tl_tuple
-from tessera.ops import BreakpointOp
 
 Kwargs = dict[str, Any]
 Special = Callable[[FrontEnd, Sequence[object], Kwargs], object]
@@ -305,18 +305,7 @@ def _breakpoint(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> None:
             "`breakpoint()` stops the interpreter only, and this kernel is compiled",
             help="set TESSERA_INTERPRET=1",
         )
-    names: list[str] = []
-    values: list[Value] = []
-    constants: list[tuple[str, object]] = []
-    for name, x in fe.frame.names.items():
-        if not name.isidentifier():
-            continue
-        inner = flatten(x)
-        values += inner
-        names += [name] if isinstance(x, tensor) else [f"{name}_{i}" for i in range(len(inner))]
-        if not inner and isinstance(unwrap(x), bool | int | float | str):
-            constants.append((name, unwrap(x)))
-    fe.builder.insert(BreakpointOp(values, labels=tuple(names), constants=tuple(constants)))
+    mark(fe, stops=True)
 
 
 def _ordered(pick: Callable[..., object], values: tuple[object, ...]) -> tuple[object, ...]:

@@ -14,6 +14,7 @@ from tessera.frontend.flatten import flatten, rebuild, same_type, type_text
 from tessera.frontend.frontend import FrontEnd
 from tessera.frontend.joining import as_carried, as_variable
 from tessera.frontend.jumps import HIDDEN, enter_iteration
+from tessera.frontend.markers import mark_line
 from tessera.frontend.semantics.values import spelled
 from tessera.frontend.source import last_assignment
 from tessera.ir import Block, Value
@@ -122,6 +123,8 @@ def run_body(fe: FrontEnd, block: Block, node: Loop) -> None:
     """Visit the body, emitting into `block`."""
     with inside_loop(fe, node):
         fe.run_in(block, node.body)
+        with fe.builder.at(block):
+            mark_line(fe, node.test if isinstance(node, ast.While) else node)
 
 
 def leave(fe: FrontEnd, node: Loop, before: dict[str, Any]) -> None:

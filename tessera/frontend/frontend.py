@@ -24,6 +24,7 @@ from tessera.errors import (
     UnsupportedLanguageConstruct,
 )
 from tessera.frontend.flatten import flatten, is_number
+from tessera.frontend.markers import mark_line
 from tessera.frontend.semantics.values import to_tensor
 from tessera.frontend.semantics.values import wrap as tensor_of
 from tessera.frontend.source import BlockFacts, source_of
@@ -121,9 +122,10 @@ def _blame_call(error: CompilationError, fn: JITCallable) -> None:
 class FrontEnd:
     """Lowers one kernel into `module`. `options` are the launch options; see `lower_kernel`."""
 
-    def __init__(self, module: Module, options: Any):
+    def __init__(self, module: Module, options: Any, marks_lines: bool = False):
         self.module = module
         self.options = options
+        self.marks_lines = marks_lines
         self.builder = Builder()
         # True inside a region that back ends evaluate lane by lane: it must have no checks.
         self.combining = False
@@ -196,6 +198,7 @@ class FrontEnd:
     def run(self, body: Sequence[ast.stmt]) -> Returned | None:
         """Visit statements in order up to a jump."""
         for i, s in enumerate(body):
+            mark_line(self, s)
             if isinstance(s, ast.If | ast.For | ast.While) and self.facts(s).jumps:
                 # what follows only runs on the paths that did not jump
                 with self.loc(s):

@@ -31,6 +31,7 @@ from tessera.frontend.jumps import (
     guarded,
     is_static,
 )
+from tessera.frontend.markers import mark_line
 from tessera.frontend.semantics.type_promotion import promote_ints
 from tessera.frontend.semantics.values import cast, condition, to_tensor
 from tessera.frontend.source import walrus_names
@@ -113,6 +114,7 @@ def _unroll(fe: FrontEnd, node: ast.For, items: Sequence[object]) -> None:
     def iteration(item: object) -> None:
         assign(fe, node.target, item)
         fe.run(node.body)
+        mark_line(fe, node)
 
     with inside_loop(fe, node):
         if not fe.facts(node).inner:

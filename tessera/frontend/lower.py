@@ -21,7 +21,8 @@ from tessera.language.callable import JITCallable
 from tessera.language.descriptor import tensor_descriptor, tensor_descriptor_type
 from tessera.language.values import constexpr, wrap
 from tessera.language.values import tuple as tl_tuple
-from tessera.ops import FuncOp, MakeDescriptorOp, ReturnOp
+from tessera.ops import BreakpointOp, FuncOp, MakeDescriptorOp, ReturnOp
+from tessera.ops.trace import LINES_MODE
 
 Path = tuple[int, ...]
 Key = TypeVar(
@@ -47,13 +48,29 @@ def lower_kernel(
     value. `attrs`: path → [["tt.divisibility", 16], …]. `options`: the launch options. `name`: symbol of the kernel.
     Raises CompilationError with the location in the kernel's source.
     """
+    marks_lines = options.instrumentation_mode == LINES_MODE
+    module = _lowered(fn, signature, constants, attrs, options, name, marks_lines)
+    if not marks_lines and any(isinstance(op, BreakpointOp) for op in module.walk()):
+        return _lowered(fn, signature, constants, attrs, options, name, True)
+    return module
+
+
+def _lowered(
+    fn: JITCallable,
+    signature: Mapping[str, object],
+    constants: Mapping[Key, object],
+    attrs: Mapping[Key, Sequence[Sequence[object]]],
+    options: Any,
+    name: str | None,
+    marks_lines: bool,
+) -> Module:
     module = Module(
         num_warps=options.num_warps,
         num_ctas=options.num_ctas,
         num_stages=options.num_stages,
         target=target_text(options.target),
     )
-    fe = FrontEnd(module, options)
+    fe = FrontEnd(module, options, marks_lines)
     arguments = _Arguments(fn, constants, attrs)
     body = arguments.block
     fe.builder.block = body

@@ -56,8 +56,8 @@ def run(module: Module, grid: Sequence[int], args: Sequence[object]) -> None:
     memory.open |= any(_makes_pointers(op) for op in module.walk())
     gx, gy, gz = (*grid, 1, 1, 1)[:3]
     machine = Machine(module, memory, (gx, gy, gz))
-    if stepping.wanted() and any(isinstance(op, BreakpointOp) for op in module.walk()):
-        machine.stepper = stepping.Stepper()
+    if any(isinstance(op, BreakpointOp) for op in module.walk()):
+        machine.stepper = stepping.Stepper(module)
     with np.errstate(all="ignore"):
         machine.compute_uniform(kernel, values)
     try:

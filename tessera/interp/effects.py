@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -242,21 +241,10 @@ def _printed(x: np.ndarray, elem: ElementType, hexadecimal: bool) -> str:
 
 @evaluate(memory.BreakpointOp)
 def breakpoint_(m: Machine, op: memory.BreakpointOp, *values: np.ndarray) -> tuple[()]:
-    """Call Python's `breakpoint()` from a frame whose locals are the kernel's variables, at the kernel's line."""
-    namespace: dict[str, Any] = {
-        **dict(op.constants), **dict(zip(op.labels, values, strict=True)),
-        "program_id": m.program, "num_programs": m.grid,
-    }  # fmt: skip
+    """Show the line and the variables to a debugger."""
     if m.stepper is not None:
-        m.stepper.breakpoint(op, namespace)
-        return ()
-    tree = ast.parse("breakpoint()")
-    file = "<kernel>"
-    if op.loc is not None:
-        ast.increment_lineno(tree, op.loc.line - 1)
-        file = op.loc.file
-    with np.errstate(all="warn"):
-        exec(compile(tree, file, "exec"), namespace)
+        names = dict(op.constants) | dict(zip(op.labels, values, strict=True))
+        m.stepper.at(op, names | {"program_id": m.program, "num_programs": m.grid})
     return ()
 
 

@@ -73,7 +73,7 @@ class Machine:
     open_group: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     barriers: Any = None  # mbarriers of tensor copies: made by the first op that needs them
     clock: int = 0  # of traced builds
-    stepper: Any = None  # the debugger of a kernel with breakpoints
+    stepper: Any = None  # shows lines to a debugger
 
     def run_block(self, block: Block, args: Sequence[object]) -> list[Any]:
         """Execute a block, and return the operand values of its terminator."""
@@ -83,20 +83,13 @@ class Machine:
         values = self.values
         values.update(zip(plan.args, args, strict=True))
         op: Op | None = None
-        stepper = self.stepper
-        if stepper is not None:
-            stepper.enter(plan.args, args)
         try:
             for evaluator, op, operands, results in plan.steps:
-                if stepper is not None:
-                    stepper.line(op)
                 result = evaluator(self, op, *[values[v] for v in operands])
                 if len(results) == 1:
                     values[results[0]] = result
                 elif results:
                     values.update(zip(results, result, strict=True))
-                if stepper is not None:
-                    stepper.define(results, [values[v] for v in results])
         except TesseraError as e:
             raise self._placed(e, op.loc if op is not None else None) from None
         return [values[v] for v in plan.out]
@@ -142,10 +135,16 @@ def kernel_of(module: Module) -> FuncOp:
 def run_program(
     machine: Machine, kernel: FuncOp, args: Sequence[object], program: tuple[int, int, int]
 ) -> None:
+    def run() -> None:
+        with np.errstate(all="ignore"):
+            machine.run_block(kernel.body, args)
+
     machine.program = program
     for rank in range(machine.module.attrs.get("cluster", 1)):
         machine.rank = rank
         machine.values = dict(machine.uniform)
         machine.groups, machine.open_group, machine.barriers = [], [], None
-        with np.errstate(all="ignore"):
-            machine.run_block(kernel.body, args)
+        if machine.stepper is not None:
+            machine.stepper.run(run)
+        else:
+            run()

@@ -220,5 +220,9 @@ def while_(m: Machine, op: control.WhileOp, *inits: object) -> object:
 @evaluate(control.CallOp)
 def call_(m: Machine, op: control.CallOp, *args: object) -> object:
     callee = m.module.function(op.callee)
-    out = m.run_block(callee.regions[0], args)
+    if m.stepper is not None and op.loc is not None:
+        with m.stepper.called(op.loc):
+            out = m.run_block(callee.regions[0], args)
+    else:
+        out = m.run_block(callee.regions[0], args)
     return out[0] if len(out) == 1 else tuple(out)

@@ -389,11 +389,13 @@ class PrintOp(Diagnostic, opcode="print", effects=Effect.WRITE):
 
 
 class BreakpointOp(Op, opcode="breakpoint", effects=Effect.WRITE):
-    """Stop the interpreter for a debugger that sees `values` under `labels`, and the compile-time `constants`."""
+    """Tell a debugger of the interpreter that control is here, where variables have `values` under `labels`, or the
+    compile-time `constants`; one that `stops` is a call of `breakpoint()`, others mark lines."""
 
     values: tuple[Value, ...] = operand(variadic=True)
     labels: tuple[str, ...] = attr(default=())
     constants: tuple[tuple[str, Any], ...] = attr(default=())
+    stops: bool = attr(default=True)
 
     def verify(self) -> None:
         require(len(self.labels) == len(self.values), self, "labels are not one a value")

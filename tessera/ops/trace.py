@@ -21,11 +21,12 @@ from tessera.ir import Effect, Op, Type, Value, attr, operand, require
 from tessera.ops.memory import Diagnostic
 
 __all__ = [
-    "TRACE_ADDED", "TRACE_CLOCK_BITS", "TRACE_EVENTS", "TRACE_HEADER", "TRACE_MODE", "TRACE_RUN", "TraceBeginOp",
-    "TraceEndOp", "TraceRecordOp",
+    "LINES_MODE", "TRACE_ADDED", "TRACE_CLOCK_BITS", "TRACE_EVENTS", "TRACE_HEADER", "TRACE_MODE", "TRACE_RUN",
+    "TraceBeginOp", "TraceEndOp", "TraceRecordOp",
 ]  # fmt: skip
 
 TRACE_MODE = "trace"  # the option `instrumentation_mode` of traced builds
+LINES_MODE = "lines"  # that of the interpreter's builds that a debugger follows
 TRACE_ADDED = (
     "*i64",
     "i32",

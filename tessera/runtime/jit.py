@@ -28,6 +28,7 @@ from tessera.runtime.driver import Driver, driver, driver_named
 from tessera.runtime.launching import specialization_data
 from tessera.runtime.launching.async_compile import FutureKernel, active_mode
 from tessera.runtime.launching.binding import DeviceCaches, Prepared, launch_key, make_binder
+from tessera.runtime.launching.debuggers import lines_mode
 from tessera.runtime.launching.hooks import hook_arguments, hooked
 from tessera.runtime.launching.interface import KernelInterface
 from tessera.runtime.launching.mistakes import call_with_names, check_options, check_parameters
@@ -236,6 +237,8 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
     ) -> Any:
         debug = kwargs.get("debug", self.debug) or knobs.runtime.debug
         mode = knobs.compilation.instrumentation_mode
+        if not mode and (self._interpret or driver.active.name == "interpreter"):
+            mode = lines_mode()
         check = debug == "check" or knobs.runtime.check
         if debug or check:
             kwargs["debug"] = "check" if check else debug

@@ -99,7 +99,7 @@ SAMPLES: dict[str, str] = {
     "assert": "assert %tc {message='it\\'s \"wrong\",\\nsee {here}'}\n",
     "print": "print [%i, %tf] {prefix=' x: ', hex=True}\nprint []\n",
     "check": "check %tc, [%l, %tf, %i] {kind='not-finite', message='m', labels=['`x`']}\n",
-    "breakpoint": "breakpoint [%i, %tf] {labels=['n', 'x'], constants=[['B', 4]]}\nbreakpoint []\n",
+    "breakpoint": "breakpoint [%i, %tf] {labels=['n', 'x'], constants=[['B', 4]]}\nbreakpoint [] {stops=False}\n",
     "barrier": "barrier\n",
     "assume": "assume %c\n",
     # control flow

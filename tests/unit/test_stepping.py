@@ -1,16 +1,23 @@
-"""Stepping through a kernel's lines on the interpreter, by pdb's commands."""
+"""Debuggers of Python follow a kernel's lines on the interpreter: pdb by its commands, debugpy by its protocol."""
 
 # pyright: basic
 from __future__ import annotations
 
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tessera.interp.stepping import waiting_code
+
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """\
 import numpy as np, tessera, tessera.language as tl
 @tessera.jit
@@ -31,41 +38,59 @@ x = np.arange(4).astype(np.float32)
 kernel[(1,)](x, 4, BLOCK=4)
 print(x)
 """
+PLAIN = PROGRAM.replace("    breakpoint()\n", "    N: tl.constexpr = BLOCK * 2\n")
 
 
-def stepped(tmp_path: Path, *commands: str) -> tuple[list[int], str]:
-    """The lines at which the debugger stopped, and all that was printed."""
-    script = tmp_path / "prog.py"
-    script.write_text(PROGRAM)
-    root = str(Path(__file__).resolve().parents[2])
-    env = {**os.environ, "TESSERA_INTERPRET": "1", "PYTHONPATH": root}
+def environment() -> dict[str, str]:
+    env = {**os.environ, "TESSERA_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
     env.pop("PYTHONBREAKPOINT", None)
+    return env
+
+
+def stepped(
+    tmp_path: Path, *commands: str, program: str = PROGRAM, pdb: bool = False, **more: str
+) -> tuple[list[int], str]:
+    """The lines at which the debugger stopped (but for the end of the script), and all that was printed."""
+    script = tmp_path / "prog.py"
+    script.write_text(program)
     done = subprocess.run(
-        [sys.executable, str(script)], input="\n".join(commands) + "\n", capture_output=True, text=True, env=env,
-        timeout=120, check=False,
+        [sys.executable, *(["-m", "pdb"] if pdb else []), str(script)], input="\n".join(commands) + "\n",
+        capture_output=True, text=True, env=environment() | more, timeout=120, check=False,
     )  # fmt: skip
-    return [
-        int(n) for n in re.findall(r"> .*prog\.py\((\d+)\)", done.stdout)
-    ], done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    lines = [int(n) for n in re.findall(r"> .*prog\.py\((\d+)\)(?!<module>)", done.stdout)]
+    # Python 3.13 stops at `breakpoint()` itself, older ones behind it
+    return (lines[1:] if lines[:1] == [9] and program is PROGRAM else lines), said
+
+
+def commands_of(*commands: str) -> list[str]:
+    """Commands behind a `breakpoint()`, from the line that follows it."""
+    return [*(["n"] if sys.version_info >= (3, 13) else []), *commands]
 
 
 def test_next_passes_by_functions_and_stops_in_each_iteration(tmp_path: Path):
-    lines, said = stepped(tmp_path, *["n"] * 7, "p u", "c")
-    assert lines == [9, 10, 12, 13, 13, 14, 15]
+    lines, said = stepped(tmp_path, *commands_of(*["n"] * 8, "p u", "c"))
+    assert lines == [10, 11, 12, 13, 12, 13, 12, 14, 15]
+    assert "array([2., 4., 6., 8.], dtype=float32)" in said
     assert "[ 2.  7. 12. 17.]" in said
 
 
 def test_step_goes_into_functions_and_return_out(tmp_path: Path):
-    lines, said = stepped(tmp_path, "unt 14", "s", "s", "p v, w", "r", "p u", "c")
-    assert lines[:4] == [9, 14, 4, 5]
-    assert lines[4] == 15
+    lines, said = stepped(
+        tmp_path, *commands_of("unt 14", "s", "s", "s", "p v, w", "r", "n", "p u", "c")
+    )
+    # the call of the function, its lines, and its return
+    assert lines == [10, 14, 3, 4, 5, 5, 15]
+    assert "--Call--" in said and "--Return--" in said
     assert "array([1., 2., 3., 4.], dtype=float32)" in said
     assert "array([2., 4., 6., 8.], dtype=float32)" in said
 
 
 def test_breakpoints_at_lines_and_quit(tmp_path: Path):
-    lines, said = stepped(tmp_path, "b 13", "c", "p total", "c", "p total", "p BLOCK, i", "q")
-    assert lines == [9, 13, 13]
+    lines, said = stepped(
+        tmp_path, *commands_of("b 13", "c", "p total", "c", "p total", "p BLOCK, i", "q")
+    )
+    assert lines == [10, 13, 13]
     assert "array([0., 0., 0., 0.]" in said
     assert "array([0., 1., 2., 3.]" in said
     assert "(4, array(1" in said
@@ -74,6 +99,213 @@ def test_breakpoints_at_lines_and_quit(tmp_path: Path):
 
 @pytest.mark.parametrize("command", ["c", "cont"])
 def test_continue_ends_the_kernel(tmp_path: Path, command: str):
-    lines, said = stepped(tmp_path, command)
-    assert lines == [9]
+    lines, said = stepped(tmp_path, *commands_of(command))
+    assert lines == [10]
     assert "[ 2.  7. 12. 17.]" in said
+
+
+def test_pdb_from_outside(tmp_path: Path):
+    """`python -m pdb`: breakpoints in a kernel without a call of breakpoint(), also at lines that compute nothing; the
+    stack has the user's frames alone; behind the kernel the script goes on."""
+    commands = ["b 9", "c", "n", "p N", "w", "unt 15", "n", "n", "c", "q"]
+    lines, said = stepped(tmp_path, *commands, program=PLAIN, pdb=True)
+    assert lines == [9, 10, 10, 15, 15]  # `w` shows the line again
+    assert "\n(Pdb) 8\n" in said
+    assert "stepping.py" not in said and "jit.py" not in said
+    assert "> " + str(tmp_path / "prog.py") + "(18)<module>()" in said
+
+
+def test_conditions_and_variables_of_a_program(tmp_path: Path):
+    program = PLAIN.replace("[(1,)]", "[(5,)]")
+    lines, said = stepped(
+        tmp_path, "b 15, program_id[0] == 3", "c", "p program_id, num_programs", "p np.max(total)",
+        "cl 1", "c", "q", program=program, pdb=True,
+    )  # fmt: skip
+    assert lines == [15]
+    assert "((3, 0, 0), (5, 1, 1))" in said
+
+
+def test_an_error_is_raised_at_its_line(tmp_path: Path):
+    program = PLAIN.replace("at < n)\n    total", "at < n)\n    tl.device_assert(v < 2)\n    total")
+    program = program.replace("BLOCK=4)", "BLOCK=4, debug=True)")
+    _, said = stepped(tmp_path, "b 11", "c", "n", "p v", "q", program=program, pdb=True)
+    assert "device-assert" in said
+    assert re.search(r"prog\.py\(11\)kernel\(\)\n-> tl\.device_assert", said)
+
+
+def test_functions_that_are_not_inlined_have_frames(tmp_path: Path):
+    program = PLAIN.replace("@tessera.jit\ndef helper", "@tessera.jit(noinline=True)\ndef helper")
+    program = program.replace("u = helper(v)", "u = helper(n)")
+    lines, said = stepped(
+        tmp_path, "b 5", "c", "p w", "w", "r", "n", "p u", "q", program=program, pdb=True
+    )
+    assert lines[0] == 5
+    assert "array(5, dtype=int32)" in said
+    assert re.search(r"prog\.py\(14\)kernel\(\)\n-> u = helper", said)
+    assert "array(10, dtype=int32)" in said
+
+
+def test_a_copy_of_a_program_shows_its_own_file(tmp_path: Path):
+    """Though its kernels are in the cache, made from a file of the same text."""
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        folder.mkdir()
+        lines, said = stepped(folder, "b 12", "c", "q", program=PLAIN, pdb=True)
+        assert lines == [12]
+        assert f"> {folder}/prog.py(12)kernel()" in said
+
+
+def test_other_hooks_are_called_from_the_kernel(tmp_path: Path):
+    (tmp_path / "hooks.py").write_text(
+        "import sys\n"
+        "def stop():\n"
+        "    frame = sys._getframe().f_back\n"
+        "    print(frame.f_code.co_name, frame.f_lineno, frame.f_locals['at'])\n"
+    )
+    _, said = stepped(
+        tmp_path, PYTHONBREAKPOINT="hooks.stop", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}"
+    )
+    assert "kernel 9 [0 1 2 3]\n" in said
+    assert "[ 2.  7. 12. 17.]" in said
+
+
+class SimpleHub:
+    """In place of a Hub: takes any attribute."""
+
+
+def test_lines_far_apart_and_in_any_order():
+    """The code of a frame visits the lines that it is told, and none else."""
+    order = [5000, 7, 7, 70_000, 8, 5000]
+    steps = iter([*order, 0])
+    nothing = [lambda *_: None] * 5
+    hub: Any = SimpleHub()
+    hub.line, hub.get = 0, steps.__next__
+    hub.go, hub.all, hub.map, hub.call, hub.iter = nothing
+    code = waiting_code("file.py", "f", 3, set(order), hub)
+    seen: list[int] = []
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        if frame.f_code is not code:
+            return None
+        if event == "line":
+            seen.append(frame.f_lineno)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        exec(code, {})
+    finally:
+        sys.settrace(before)
+    assert seen == order
+    assert (code.co_name, code.co_firstlineno, code.co_filename) == ("f", 3, "file.py")
+
+
+# --- debugpy: VS Code, and with it pydevd, which PyCharm has ------------------------------------------------------
+class Editor:
+    """The editor's side of the Debug Adapter Protocol."""
+
+    def __init__(self, script: Path):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(60)
+            command = ["-m", "debugpy", "--connect", f"127.0.0.1:{server.getsockname()[1]}"]
+            self.process = subprocess.Popen(
+                [sys.executable, *command, "--wait-for-client", str(script)], env=environment(),
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            )  # fmt: skip
+            self.connection, _ = server.accept()
+        self.connection.settimeout(60)
+        self.stream = self.connection.makefile("rb")
+        self.sent, self.waiting = 0, []
+        self.thread, self.frame = 0, 0
+
+    def read(self) -> dict[str, Any]:
+        size = 0
+        while line := self.stream.readline().strip():
+            if line.lower().startswith(b"content-length:"):
+                size = int(line.split(b":")[1])
+        assert size, "the debugger has gone"
+        return json.loads(self.stream.read(size))
+
+    def wait(self, **wanted: object) -> dict[str, Any]:
+        """The next message, of those that have come or will, with these values."""
+        while True:
+            for message in self.waiting:
+                if all(message.get(k) == v for k, v in wanted.items()):
+                    self.waiting.remove(message)
+                    return message
+            self.waiting.append(self.read())
+
+    def send(self, command: str, **arguments: object) -> int:
+        self.sent += 1
+        request = {
+            "seq": self.sent, "type": "request", "command": command, "arguments": arguments
+        }  # fmt: skip
+        body = json.dumps(request).encode()
+        self.connection.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        return self.sent
+
+    def ask(self, command: str, **arguments: object) -> dict[str, Any]:
+        answer = self.wait(request_seq=self.send(command, **arguments))
+        assert answer["success"], answer
+        return answer.get("body") or {}
+
+    def start(self, script: Path, lines: list[int]) -> None:
+        self.ask("initialize", adapterID="tests", pathFormat="path")
+        # where tessera is installed, it is a library, into which the debugger does not go
+        self.send("attach", rules=[{"path": f"{ROOT}/tessera/**", "include": False}])
+        self.wait(event="initialized")
+        points = [{"line": line} for line in lines]
+        self.ask("setBreakpoints", source={"path": str(script)}, breakpoints=points)
+        self.ask("configurationDone")
+
+    def stop(self) -> list[tuple[str, int]]:
+        """Wait until the program stops: functions and lines, innermost first."""
+        self.thread = self.wait(event="stopped")["body"]["threadId"]
+        frames = self.ask("stackTrace", threadId=self.thread)["stackFrames"]
+        self.frame = frames[0]["id"]
+        return [(f["name"], f["line"]) for f in frames]
+
+    def go(self, command: str) -> list[tuple[str, int]]:
+        self.ask(command, threadId=self.thread)
+        return self.stop()
+
+    def variables(self) -> dict[str, str]:
+        scope = self.ask("scopes", frameId=self.frame)["scopes"][0]["variablesReference"]
+        return {
+            v["name"]: v["value"] for v in self.ask("variables", variablesReference=scope)["variables"]
+        }  # fmt: skip
+
+    def finish(self) -> str:
+        self.ask("continue", threadId=self.thread)
+        self.wait(event="terminated")
+        self.connection.close()
+        return self.process.communicate(timeout=60)[0]
+
+
+@pytest.mark.skipif(find_spec("debugpy") is None, reason="debugpy is not installed")
+def test_debugpy_steps_through_a_kernel(tmp_path: Path):
+    script = tmp_path / "prog.py"
+    script.write_text(PLAIN)
+    editor = Editor(script)
+    try:
+        editor.start(script, [12])
+        host = ("<module>", 17)
+        assert editor.stop() == [("kernel", 12), host]
+        assert editor.variables()["total"] == "array([0., 0., 0., 0.], dtype=float32)"
+        assert editor.variables()["BLOCK"] == "4"
+        assert editor.go("next") == [("kernel", 13), host]
+        assert editor.go("next") == [("kernel", 12), host]
+        assert editor.variables()["total"] == "array([0., 1., 2., 3.], dtype=float32)"
+        assert editor.go("continue") == [("kernel", 12), host]
+        assert editor.go("next") == [("kernel", 14), host]
+        assert editor.go("stepIn") == [("helper", 4), ("kernel", 14), host]
+        assert editor.go("next")[0] == ("helper", 5)
+        assert editor.variables()["w"] == "array([1., 2., 3., 4.], dtype=float32)"
+        value = editor.ask("evaluate", expression="np.sum(w) + v[0]", frameId=editor.frame)
+        assert value["result"].startswith("np.float32(10.0)")
+        assert editor.go("stepOut")[0] == ("kernel", 14)
+        assert editor.go("next") == [("kernel", 15), host]
+        assert editor.variables()["u"] == "array([2., 4., 6., 8.], dtype=float32)"
+        assert "[ 2.  7. 12. 17.]" in editor.finish()
+    finally:
+        editor.process.kill()
