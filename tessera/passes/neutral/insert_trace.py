@@ -6,14 +6,15 @@ iteration always has a record, so that iterations can be counted. Which op belon
 phase and source line, is in the module's `trace`, by event: nothing of it is stored at run time.
 
 Operations of a few instructions (scalars, addresses, views) belong to the activity after them, and the release of a
-buffer to the one before. On a CPU, where loads and arithmetic on tiles are part of the loops of what uses them, only
-these users have activities; and a loop that does nothing but add products to an accumulator is one activity, since its
-steps are packed first and multiplied later."""
+buffer to the one before. A wait for MMAs behind work that runs beside them belongs to that work: a record in front of
+the wait would keep it where it stands, while assemblers move it up to where the work begins. On a CPU, where loads and
+arithmetic on tiles are part of the loops of what uses them, only these users have activities; and a loop that does
+nothing but add products to an accumulator is one activity, since its steps are packed first and multiplied later."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from tessera.passes.neutral.loops import const32, only_accumulates
 LIBRARY = str(Path(__file__).parents[2] / "language")
 TRACED = ("trace", "trace_tag", "trace_warps")  # attributes of a traced module
 
+COMPUTE = "compute"
 ON_ANY: dict[type[Op], str] = {
     ops.StoreOp: "store", ops.DescriptorStoreOp: "store", ops.DescriptorScatterOp: "store",
     ops.AtomicRmwOp: "atomic", ops.AtomicCasOp: "atomic", ops.DotOp: "dot", ops.ScanOp: "scan",
@@ -42,7 +44,7 @@ ON_GPU: dict[type[Op], str] = {
     ops.AsyncWaitOp: "wait for copies", ops.MbarrierInitOp: "setup",
     ops.MmaOp: "MMA", ops.WgmmaOp: "issue MMAs", ops.WgmmaWaitOp: "wait for MMAs", ops.BarrierOp: "barrier",
     ops.LocalLoadOp: "read shared memory", ops.LocalStoreOp: "write shared memory",
-    ops.ConvertLayoutOp: "compute", ops.ReduceOp: "compute",
+    ops.ConvertLayoutOp: COMPUTE, ops.ReduceOp: COMPUTE,
 }  # fmt: skip
 
 
@@ -68,8 +70,8 @@ def insert_trace(module: Module, cpu: bool = False) -> None:
     Needs: any target, in traced builds: `kernel.trace[grid](…)`, or the option `instrumentation_mode="trace"`.
     Raises: nothing.
     Example: `walked` of tests/filecheck/insert-trace.gir
-        for; async_wait; mul; store → trace_begin; for; special_register; async_wait; special_register; trace_record;
-        mul; trace_record; add; and; special_register; store; trace_record
+        for; async_wait; mul; store → trace_begin; for; special_register; async_wait; special_register; mul; trace_record;
+        trace_record; add; and; special_register; store; trace_record
     Compare: Proton's intra-kernel profiler, whose records the kernel's author places.
     """
     kernel = next(f for f in module.body if isinstance(f, ops.FuncOp) and f.kernel)
@@ -106,8 +108,9 @@ def _roles(module: Module, kernel: ops.FuncOp) -> list[tuple[str, Block, int]]:
 class _Role(Carrying):
     """Places the records of one role. `now`: the activity of the latest record, None if it is not known; `phase`: of
     the innermost loop around; `run`: records since the count was advanced. The state is the count and the slot of the
-    ring that the run begins at. On a GPU a record is stored behind the next reading of the clock (`unstored`: event,
-    clock, index), so that no warp waits for what it has just read."""
+    ring that the run begins at. On a GPU a record is stored in front of the second reading of the clock after its own
+    (`unstored`: event, clock, index), so that no warp waits for what it has just read, and no release of a buffer for
+    the store."""
 
     role: str
     arguments: list[Value]
@@ -116,7 +119,7 @@ class _Role(Carrying):
     now: str | None = None
     phase: tuple[str, int] = ("", 0)
     run: int = 0
-    unstored: tuple[int, Value, int] | None = None
+    unstored: list[tuple[int, Value, int]] = field(default_factory=list[tuple[int, Value, int]])
 
     def trace(self, block: Block, first: int, warps: int) -> ops.TraceBeginOp:
         b = Builder.at_start(block)
@@ -144,7 +147,9 @@ class _Role(Carrying):
                 continue
             activity = self._activity(op)
             if activity is None:
-                first = op if first is None else first
+                # A release in front of the record is not held back by what is stored there.
+                release = isinstance(op, ops.MbarrierArriveOp)
+                first = None if release else op if first is None else first
                 continue
             if activity != self.now:
                 self.now, phase = activity, self.phase
@@ -171,9 +176,9 @@ class _Role(Carrying):
         if self.cpu:
             self._store(op, state, event, None, self.run)
         else:
+            self._stored(op, state, 1)
             clock = Builder.before_op(op).emit(ops.SpecialRegisterOp(name="clock"))
-            self._stored(op, state)
-            self.unstored = event, clock, self.run
+            self.unstored.append((event, clock, self.run))
         self.run += 1
         return state
 
@@ -183,17 +188,16 @@ class _Role(Carrying):
         record = ops.TraceRecordOp(self.place, state[1], clock, event=event, index=index)
         Builder.before_op(op).insert(record)
 
-    def _stored(self, op: Op, state: list[Value]) -> None:
-        """Store the record whose clock was read last."""
-        if self.unstored is not None:
-            self._store(op, state, *self.unstored)
-            self.unstored = None
+    def _stored(self, op: Op, state: list[Value], kept: int) -> None:
+        """Store the records whose clocks were read, without the latest `kept`."""
+        while len(self.unstored) > kept:
+            self._store(op, state, *self.unstored.pop(0))
 
     def _advanced(self, op: Op, state: list[Value]) -> list[Value]:
         """Return the count and the slot after the records of the run, which ends in front of `op`."""
         if not self.run:
             return state
-        self._stored(op, state)
+        self._stored(op, state, 0)
         b, run = Builder.before_op(op), self.run
         self.run = 0
         count, slot = (b.emit(arith.AddOp(v, const32(b, run))) for v in state)
@@ -222,9 +226,9 @@ class _Role(Carrying):
             return "write shared memory" if op.init is not None else None
         if isinstance(op, ops.WgmmaOp) and not (op.asynchronous or op.pending):
             return "MMA"
-        if isinstance(op, ops.WgmmaWaitOp) and op.waited:
+        if isinstance(op, ops.WgmmaWaitOp) and (op.waited or self.now == COMPUTE):
             return None
-        return ON_GPU.get(type(op)) or ("compute" if _computes(op) else None)
+        return ON_GPU.get(type(op)) or (COMPUTE if _computes(op) else None)
 
 
 def _computes(op: Op) -> bool:
