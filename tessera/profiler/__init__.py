@@ -32,7 +32,7 @@ class profile:
     """Records the launches of a program: `with tessera.profile() as p: …; print(p)`.
 
     On a GPU launches are timed by CUPTI, or by a pair of CUDA events each where CUPTI is missing, another tool uses it
-    (torch's profiler, Nsight), or `cupti` is false; `p.gpu_timer` says which, and why. On a CPU by the host's clock.
+    (torch's profiler, Nsight), or `cupti` is false; `p.gpu_timer` says which, and why. On a CPU the host's clock does.
     `p.scope("name")`, or `tessera.profile.scope("name")` anywhere in the program, names a part of it; scopes nest, and
     take metrics as keyword arguments. What a kernel declares by `jit(launch_metadata=…)` (`bytes`, `flops`, `flops16`,
     `name`, …) gives rates. `counts=True` takes bytes and operations from `explain` for kernels that declare none, for
@@ -237,7 +237,7 @@ class profile:
             finished = [x if x[3] is not None else (*x[:3], next(times), *x[4:]) for x in finished]
         yield from finished
 
-    def _seconds(self, start: int, end: int, pair: Any) -> float | None:
+    def _seconds(self, start: int, end: int, pair: tuple[int, int] | None) -> float | None:
         if pair is None:
             return (end - start) * 1e-9
         if pair is BY_CUPTI:
@@ -284,7 +284,7 @@ class profile:
 
 
 EMPTY = LazyDict({})
-BY_CUPTI = object()  # in place of events
+BY_CUPTI = (0, 0)  # in place of events
 
 
 def _synchronize(devices: Iterable[int]) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ctypes import POINTER, byref, c_int, c_size_t, c_uint32, c_void_p
 from glob import glob
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tessera.runtime.native.activity import callbacks, filled_buffers
 
@@ -32,7 +32,7 @@ OLDEST, NEWEST = 15, 139999
 CONCURRENT_KERNEL = 10  # CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL
 TIMES, CORRELATION, NAME, GRAPH_NODE = 16, 92, 104, 144  # offsets in bytes
 NO_SUBSCRIBER = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_uint32, c_void_p)(lambda *args: None)
-SIGNATURES: dict[str, tuple[Any, ...]] = {
+SIGNATURES: dict[str, tuple[type, ...]] = {
     "cuptiGetVersion": (POINTER(c_uint32),),
     "cuptiSubscribe": (POINTER(c_void_p), c_void_p, c_void_p),
     "cuptiUnsubscribe": (c_void_p,),
@@ -57,7 +57,7 @@ class Ran(NamedTuple):
     seconds: float
 
 
-def _library() -> Any:
+def _library() -> ctypes.CDLL:
     """Return CUPTI's library: the one that is loaded already, of the loader's path, of a wheel, or of the toolkit."""
     wheels = (p for site in sys.path for pattern in PATTERNS for p in Path(site).glob(pattern))
     for path in (*SONAMES, *map(str, wheels), *glob(TOOLKIT, recursive=True)):

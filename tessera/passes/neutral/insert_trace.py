@@ -70,8 +70,8 @@ def insert_trace(module: Module, cpu: bool = False) -> None:
     Needs: any target, in traced builds: `kernel.trace[grid](…)`, or the option `instrumentation_mode="trace"`.
     Raises: nothing.
     Example: `walked` of tests/filecheck/insert-trace.gir
-        for; async_wait; mul; store → trace_begin; for; special_register; async_wait; special_register; mul; trace_record;
-        trace_record; add; and; special_register; store; trace_record
+        for; async_wait; mul; store → trace_begin; for; special_register; async_wait; special_register; mul;
+        trace_record; trace_record; add; and; special_register; store; trace_record
     Compare: Proton's intra-kernel profiler, whose records the kernel's author places.
     """
     kernel = next(f for f in module.body if isinstance(f, ops.FuncOp) and f.kernel)

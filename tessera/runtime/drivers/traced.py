@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from tessera.compiler.kernel import CompiledKernel
 from tessera.ops.trace import TRACE_ADDED, TRACE_HEADER, TRACE_RUN
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Words: TypeAlias = "np.ndarray"
 Buffer: TypeAlias = "int | np.ndarray"  # as the launcher takes it
 
+T = TypeVar("T")
 FIXED = TRACE_HEADER + TRACE_RUN  # words of a warp beside its ring
 BUDGET = 64 << 20  # bytes of a buffer, unless the caller asks for a number of records and CTAs
 FEWEST, MOST = 128, 4096  # records of a warp
@@ -160,7 +161,7 @@ def traced_launcher(
     return launch
 
 
-def untraced(launcher: Any) -> Any:
+def untraced(launcher: T) -> T:
     """Return what starts a kernel, without the buffer that the launcher of a traced build gives it."""
     return getattr(launcher, "start", launcher)
 
