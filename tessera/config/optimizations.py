@@ -306,14 +306,9 @@ _CPU = (
         "addresses follow from the tags; nothing in the launch writes to the array", "backends/cpu/pack_cache.py `tags_of`; each launch",
         "tests/unit/test_cpu_dot.py, tests/unit/test_cpu_prepack.py", unit="operand",
     ),
-    _row(
-        "operands-in-place", "cpu", "multiplies operands where they lie in memory", "rows are contiguous; masks are looked at when it runs",
-        "backends/cpu/operands.py `in_place`", "tests/unit/test_cpu_dot.py", unit="operand",
-    ),
-    _row(
-        "scaled-accumulators", "cpu", "scales a carried accumulator in its own memory before a dot adds to it", "nothing else needs the old value",
-        "backends/cpu/dot.py `_scaled_in_place`", "tests/lang/test_chains.py, tests/unit/test_cpu_dot.py", unit="accumulator",
-    ),
+    _row("operands-in-place", "cpu", "multiplies operands where they lie in memory", "rows are contiguous; masks are looked at when it runs", "backends/cpu/operands.py `in_place`", "tests/unit/test_cpu_dot.py", unit="operand"),
+    _row("few-rows", "cpu", "reads B of a dot of few rows as it is computed, along k if memory is contiguous along k, instead of packing it", "the rows are one block of accumulators; masks are looked at when it runs", "backends/cpu/few_rows.py `read_once`", "tests/unit/test_cpu_few_rows.py", unit="dot"),
+    _row("scaled-accumulators", "cpu", "scales a carried accumulator in its own memory before a dot adds to it", "nothing else needs the old value", "backends/cpu/dot.py `_scaled_in_place`", "tests/lang/test_chains.py, tests/unit/test_cpu_dot.py", unit="accumulator"),
     _row(
         "zero-start", "cpu", "lets the first iteration of a loop start from zero instead of clearing the accumulator",
         "the accumulator starts at zero and a dot alone adds to it", "backends/cpu/control.py `starts_at_zero`", "tests/unit/test_cpu_dot.py",

@@ -13,6 +13,7 @@ from math import prod
 
 from tessera.backends.cpu import remarks
 from tessera.backends.cpu.dot_plan import DotPlan, compute_type, plan_dot
+from tessera.backends.cpu.few_rows import multiply_columns, read_once, unmasked, whole
 from tessera.backends.cpu.fusion import fill, finish_memo_buffers, materialise, prepare
 from tessera.backends.cpu.gemm import Gemm, gemm
 from tessera.backends.cpu.k_loops import prepack_obstacle
@@ -21,6 +22,8 @@ from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes
 from tessera.backends.cpu.memory import to_buffer
 from tessera.backends.cpu.operands import (
+    Columns,
+    Computed,
     Either,
     Left,
     Packed,
@@ -62,6 +65,8 @@ def _dot(lo: Lowering, op: DotOp) -> None:
     plans = [plan_dot(lo.facts, link, strategy, why) for link in links]
     if rank > 2:
         _multiply_batch(lo, links, plans[0], c, zero)
+    elif len(links) == 1 and (once := read_once(lo, op, plans[0])) is not None:
+        _multiply_once(lo, op, plans[0], once, (c.ptr, zero))
     else:
         rights = [_right(lo, link, plan) for link, plan in zip(links, plans, strict=True)]
         lefts = [_left(lo, link, plan) for link, plan in zip(links, plans, strict=True)]
@@ -72,6 +77,27 @@ def _dot(lo: Lowering, op: DotOp) -> None:
     for link in links:
         lo.chained.pop(link, None)
     lo.keep(op.result, c if acc == c.elem else rounded(lo, c, acc))
+
+
+def _multiply_once(
+    lo: Lowering, op: DotOp, plan: DotPlan, once: Computed | Columns, c: tuple[str, str]
+) -> None:
+    """Multiply few rows: B is read once, or packed where it is masked. `c`: its address, and whether it counts as 0."""
+    left, condition = _left(lo, op, plan), whole(lo, op.b)
+
+    def read() -> None:
+        with unmasked(lo, op.b):
+            if isinstance(once, Columns):
+                multiply_columns(lo, plan, left, once, *c)
+            else:
+                gemm(lo, Gemm(plan, [(left, once, plan.k_groups)], *c))
+
+    def packed() -> None:
+        gemm(lo, Gemm(plan, [(left, packed_panels(lo, plan, op), plan.k_groups)], *c))
+
+    lo.em.choose(condition, read, packed)
+    how = "read along k" if isinstance(once, Columns) else "read once"
+    plan.placed["B"] = how if condition == "true" else f"{how}, or packed where masked"
 
 
 def _is_chained(op: DotOp) -> bool:

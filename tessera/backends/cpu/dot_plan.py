@@ -21,6 +21,7 @@ Panel = tuple[int, int, int, int]  # lanes, vectors, first column, number of pan
 Rows = tuple[int, int, int]  # rows of a block, first row, number of blocks of this kind
 
 MOST_ROWS = 8  # of a block: an address of each is in a register
+MOST_VECTORS = 8  # of a block of few rows: as many sums hide the latency of a multiply-add
 TILE = 16  # rows of a tile of the matrix unit, and columns of 32 bits
 
 
@@ -121,7 +122,8 @@ def plan_dot(facts: CpuFacts, op: DotOp, strategy: str, why: str = "") -> DotPla
         rows = tuple((h * v, first, count) for h, v, first, count in panels(m, TILE, 2))
         columns = panels(n, TILE, 2)
     else:
-        columns = panels(n, facts.vector_bits // acc.bits, facts.dot_vectors)
+        vectors = max(facts.dot_vectors, min(facts.dot_rows * facts.dot_vectors // m, MOST_VECTORS))
+        columns = panels(n, facts.vector_bits // acc.bits, vectors)
         rows = split_rows(m, _rows_of_block(facts, max(vectors for _, vectors, *_ in columns)))
     return DotPlan(strategy, path, m, n, k, rows, columns, ", ".join(refused))
 

@@ -21,7 +21,7 @@ from tessera.backends.cpu.dot_plan import TILE, DotPlan
 from tessera.backends.cpu.llvm_text import lane_type, scalar_type
 from tessera.backends.cpu.loops import places
 from tessera.backends.cpu.lowering import Lowering
-from tessera.backends.cpu.operands import Left, Panels, Right
+from tessera.backends.cpu.operands import Computed, InPlace, Left, Packed, Panels, Right
 from tessera.backends.cpu.values import Coord
 from tessera.backends.elements.literals import vector_type
 
@@ -168,11 +168,10 @@ class _VectorBlock(_Block):
         """Emit `step` steps along k."""
         lo, em, lanes, plan = self.lo, self.lo.em, self.lanes, self.p.plan
         e = plan.packed_type
-        ty, align = vector_type(e, lanes), plan.t.storage_bytes
+        align = plan.t.storage_bytes
         lines = [self._line(a, self.row.shifted(i), k) for i in range(self.rows)]
         for u in range(step):
-            places = self._row_of_b(b, k.shifted(u))
-            bs = [em.here(f"load {ty}, ptr {ptr}, align {align}") for ptr in places]
+            bs = self._row_of_b(b, k.shifted(u))
             for line, cells in zip(lines, self.cells, strict=True):
                 x = em.here(f"load {e}, ptr {_at(lo, e, line, u)}, align {align}")
                 if plan.path.bias:
@@ -180,19 +179,31 @@ class _VectorBlock(_Block):
                 x = em.splat(e, x, lanes)
                 for cell, y in zip(cells, bs, strict=True):
                     old = em.here(f"load {self.ty}, ptr {cell}")
-                    new = _multiply_add(lo, plan, lanes, x, y, old)
+                    new = multiply_add(lo, plan, lanes, x, y, old)
                     em.stmt(f"store {self.ty} {new}, ptr {cell}")
 
     def _row_of_b(self, b: Right, k: Coord) -> list[str]:
-        """Return the addresses of the vectors of one row of B."""
-        lo, offsets = self.lo, range(0, self.vectors * self.lanes, self.lanes)
-        if not isinstance(b, Panels) and not b.affine:
-            return [b.address(lo, k, self.column.shifted(j)) for j in offsets]
-        if isinstance(b, Panels):
-            first = b.row(lo, k, self.column, self.vectors * self.lanes)
+        """Return the vectors of one row of B."""
+        lo, e, offsets = (
+            self.lo,
+            self.p.plan.packed_type,
+            range(0, self.vectors * self.lanes, self.lanes),
+        )
+        if isinstance(b, Computed):
+            return [b.vector(lo, k, self.column.shifted(j), self.lanes) for j in offsets]
+        if isinstance(b, Panels) or b.affine:
+            first = self._start_of_b(b, k)
+            places = [_at(lo, e, first, j) for j in offsets]
         else:
-            first = b.address(lo, k, self.column)
-        return [_at(lo, self.p.plan.packed_type, first, j) for j in offsets]
+            places = [b.address(lo, k, self.column.shifted(j)) for j in offsets]
+        ty, align = vector_type(e, self.lanes), self.p.plan.t.storage_bytes
+        return [lo.em.here(f"load {ty}, ptr {ptr}, align {align}") for ptr in places]
+
+    def _start_of_b(self, b: Panels | Packed | InPlace, k: Coord) -> str:
+        """Return the address of the block's part of one row of B."""
+        if isinstance(b, Panels):
+            return b.row(self.lo, k, self.column, self.vectors * self.lanes)
+        return b.address(self.lo, k, self.column)
 
     def _line(self, a: Left, row: Coord, k: Coord) -> str:
         """Return the address of a row's k group at `k`; if a row is contiguous, its start stays in a register."""
@@ -203,7 +214,7 @@ class _VectorBlock(_Block):
         return lo.em.op(f"getelementptr {e}, ptr {start}, i64 {lo.coord_text(k)}")
 
 
-def _multiply_add(lo: Lowering, plan: DotPlan, lanes: int, a: str, b: str, c: str) -> str:
+def multiply_add(lo: Lowering, plan: DotPlan, lanes: int, a: str, b: str, c: str) -> str:
     x, e = lo.lanes(lanes), scalar_type(plan.acc)
     if plan.path.k_pack == 2 and plan.acc.is_int():
         return x.op("add", e, _pairs_of_words(lo, lanes, a, b), c)

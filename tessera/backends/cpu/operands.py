@@ -15,6 +15,7 @@ from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import prefix_masks, slope
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.values import ZERO, Coord, Point
+from tessera.backends.elements.casts import cast
 from tessera.dtypes import dtype, int32
 from tessera.ir import Value, elem_of, shape_of
 from tessera.ir.applications import apply
@@ -105,7 +106,44 @@ class Panels:
         return lo.em.op(f"getelementptr {self.packed_type}, ptr {self.ptr}, i64 {at}")
 
 
-Right = Panels | Packed | InPlace
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """B as its ops compute it from memory, converted to `t`, a vector of a row at a time."""
+
+    value: Value
+    t: dtype
+    affine: bool = True
+
+    def vector(self, lo: Lowering, k: Coord, column: Coord, lanes: int) -> str:
+        return _elements(lo, self.value, self.t, (k, _run(column, lanes)), lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The same for a B whose memory is contiguous along k: a vector of a column at a time."""
+
+    value: Value
+    t: dtype
+
+    def vector(self, lo: Lowering, k: Coord, column: Coord, lanes: int) -> str:
+        return _elements(lo, self.value, self.t, (_run(k, lanes), column), lanes)
+
+
+def _run(c: Coord, lanes: int) -> Coord:
+    """Return `lanes` successive coordinates."""
+    pattern = tuple(range(lanes)) if lanes > 1 else None
+    return Coord(c.base, c.terms, pattern, c.extent + lanes - 1)
+
+
+def _elements(lo: Lowering, v: Value, t: dtype, at: tuple[Coord, Coord], lanes: int) -> str:
+    """Return elements of `v`, converted to `t`."""
+    lo.memo = {}
+    text = lo.text(lo.value(v, Point(at, lanes)), lanes)
+    lo.memo = {}
+    return cast(lo.lanes(lanes), text, elem_of(v.type), t)
+
+
+Right = Panels | Packed | InPlace | Computed
 
 
 def in_place(lo: Lowering, v: Value, t: dtype) -> InPlace | None:

@@ -22,7 +22,7 @@ from tessera.backends.cpu.loops import Nest, each, nest, split_bound
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
 from tessera.backends.cpu.mask_ends import settling
 from tessera.backends.cpu.row_prefetch import Row, prefetch, prefetched_rows
-from tessera.backends.cpu.transpose import gathers
+from tessera.backends.cpu.transpose import fold_vectors, gathers
 from tessera.backends.cpu.values import Coord, Point, Val, point
 from tessera.dtypes import dtype
 from tessera.ir import Block, Effect, Op, elem_of, shape_of
@@ -138,44 +138,16 @@ def fold_lanes(lo: Lowering, op: Any, values: Group, lanes: int) -> Group:
 
 
 def fold_rows(lo: Lowering, op: Any, rows: list[Group], lanes: int) -> Group:
-    """Fold each of `lanes` vectors as `fold_lanes` does, into one: lane r is the result of row r.
+    """Fold each of `lanes` vectors as `fold_lanes` does, into one: lane r is the result of row r."""
 
-    A step folds two rows in one vector, the lower halves of both against the upper ones:
+    def shuffle(a: Group, b: Group, order: list[int]) -> Group:
+        found: Group = []
+        for x, y in zip(a, b, strict=True):
+            e, texts = scalar_type(x.type), (lo.text(x, lanes), lo.text(y, lanes))
+            found.append(make(x.type, lanes, lo.em.shuffle(e, *texts, lanes, order)))
+        return found
 
-        a0 a1 a2 a3, b0 b1 b2 b3  →  a0 a1 b0 b1 · a2 a3 b2 b3
-    """
-    size = lanes
-    while size > 1:
-        half = size // 2
-        low = [
-            q + i + source
-            for q in range(0, lanes, size)
-            for source in (0, lanes)
-            for i in range(half)
-        ]
-        folded: list[Group] = []
-        for a, b in zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True):
-            parts: list[Group] = []
-            for order in (low, [i + half for i in low]):
-                parts.append(
-                    [
-                        make(
-                            x.type,
-                            lanes,
-                            lo.em.shuffle(
-                                scalar_type(x.type),
-                                lo.text(x, lanes),
-                                lo.text(y, lanes),
-                                lanes,
-                                order,
-                            ),
-                        )
-                        for x, y in zip(a, b, strict=True)
-                    ]
-                )
-            folded.append(combine(lo, op, *parts))
-        rows, size = folded, half
-    return rows[0]
+    return fold_vectors(rows, lanes, shuffle, lambda a, b: combine(lo, op, a, b))
 
 
 # --- reduce --------------------------------------------------------------------------------------------------

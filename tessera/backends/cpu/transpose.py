@@ -7,6 +7,7 @@ shuffles exchange the off-diagonal sub-blocks of ever smaller blocks; then the v
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import Nest, each
@@ -17,6 +18,7 @@ from tessera.ir import Value, shape_of
 from tessera.ir.applications import apply
 
 Convert = Callable[[Val], Val]
+T = TypeVar("T")
 
 
 def gathers(lo: Lowering, v: Value, dim: int, lanes: int) -> int:
@@ -51,6 +53,33 @@ def transpose(lo: Lowering, e: str, rows: list[str]) -> list[str]:
                 rows[i + step] = lo.em.shuffle(e, a, b, n, lower)
         step *= 2
     return rows
+
+
+def fold_vectors(
+    rows: list[T], lanes: int, shuffle: Callable[[T, T, list[int]], T], combine: Callable[[T, T], T]
+) -> T:
+    """Combine the lanes of each of `lanes` vectors, into one: lane r is the result of row r.
+
+    A step folds two rows in one vector, the lower halves of both against the upper ones:
+
+        a0 a1 a2 a3, b0 b1 b2 b3  →  a0 a1 b0 b1 · a2 a3 b2 b3
+    """
+    size = lanes
+    while size > 1:
+        half = size // 2
+        low = [
+            q + i + source
+            for q in range(0, lanes, size)
+            for source in (0, lanes)
+            for i in range(half)
+        ]
+        high, middle = [i + half for i in low], len(rows) // 2
+        rows = [
+            combine(shuffle(a, b, low), shuffle(a, b, high))
+            for a, b in zip(rows[:middle], rows[middle:], strict=True)
+        ]
+        size = half
+    return rows[0]
 
 
 def transposed_fill(lo: Lowering, buffer: Buffer, v: Value, dim: int, convert: Convert) -> None:

@@ -15,13 +15,14 @@ from tests.fuzz.generators.tolerance import smooth, tolerance
 from tests.fuzz.generators.writer import EXACT, TL, Inexact, Writer, indented
 
 SIZES = Pick(16, 32, 64, 128, 256, weights=(6, 6, 3, 0.8, 0.2))
+ROWS = Pick(16, 32, 64, 128, 256, 1, 2, 4, weights=(6, 6, 3, 0.8, 0.2, 0.5, 0.5, 1))
 STEPS = Several(
     Pick(*OPS, plain=0.5), Pick(*PLACES, plain=0.4), Pick(*SOURCES, plain=0.0), most=2, none=0.4
 )
 RAW = Pick(*RAWS, plain=0.55)
 ORDER = Pick("row", "col", plain=0.5)
 TABLE: dict[str, Pick | Several] = {
-    "m": SIZES, "n": SIZES, "k": SIZES, "d": Pick(16, 32, 64, weights=(4, 3, 1)),
+    "m": ROWS, "n": SIZES, "k": SIZES, "d": Pick(16, 32, 64, weights=(4, 3, 1)),
     "steps": Pick(2, 1, 3, 5, 0, weights=(4, 2, 4, 2, 0.5)),
     "grid": Pick((1, 1), (2, 1), (1, 2), (3, 2), plain=0.5),
     "type": Pick("fp32", "fp16", "bf16", "tf32", "tf32x3", "fp64", "i8", "fp8e4nv", "fp8e5", plain=0.1),
@@ -123,6 +124,7 @@ def settle(f: Features) -> Features:
     if f["jump"] == "continue" and f["access"] == "advance":
         f["access"] = "index"
     if f["access"] in ("desc", "host"):
+        f["m"] = max(f["m"], 16)  # parts of a few rows would be empty
         f["mask"] = f["mask"] if f["mask"] != "wrap" else "none"
         for side in "abv":
             if f[f"{side}_raw"] == "nibble" or (
