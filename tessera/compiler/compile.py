@@ -8,7 +8,6 @@ import importlib
 import os
 import shlex
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -331,6 +330,8 @@ def _write_reproducer(
     level: str, text: str, backend: Backend, options: Options, strict: bool = False
 ) -> str:
     """Write a stage's input and the command that compiles it, with `strict` up to the first fault; return where."""
+    import tempfile
+
     folder = Path(tempfile.mkdtemp(prefix="tessera-reproducer-"))
     path = folder / f"input.{level}"
     path.write_text(text, encoding="utf-8")

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from tessera.backends.compiler import Options
 from tessera.errors import CompilationError, LaunchError
-from tessera.frontend import lower_kernel
 from tessera.ir import Module, parse_module
 from tessera.language.callable import JITCallable
 from tessera.language.captures import fingerprint
-from tessera.passes.neutral.wide_index import wide_index
 
+# Imported when a kernel is first lowered: a program whose kernels are all in the cache never needs them.
+FRONT_END, WIDE_INDEX = "tessera.frontend", "tessera.passes.neutral.wide_index"
 WIDE_ATTR = "wide"  # attribute of an array argument whose storage needs 64-bit offsets
 ALIASES = {"ttir": "tir", "ttgir": "gir"}  # Triton's names of the same levels
 
@@ -85,13 +86,13 @@ class ASTSource:
         return hashlib.sha256(repr(key).encode()).hexdigest()
 
     def make_ir(self, options: Options) -> Module:
-        module = lower_kernel(
+        module = import_module(FRONT_END).lower_kernel(
             self.fn, self.signature, self.constants, self.attrs, options, self.name
         )
         if options.index_bits == 64 or any(
             [WIDE_ATTR, 1] in facts for facts in self.attrs.values()
         ):
-            wide_index(module)
+            import_module(WIDE_INDEX).wide_index(module)
         return module
 
 

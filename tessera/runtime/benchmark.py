@@ -4,7 +4,6 @@ until all its work is done."""
 from __future__ import annotations
 
 import platform
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -39,6 +38,8 @@ def summarize(times: Sequence[float], quantiles: Sequence[float] | None, return_
         return found[0] if len(found) == 1 else found
     if return_mode == "all":
         return list(times)
+    import statistics  # loads decimal and fractions, which no launch needs
+
     reduce: dict[str, Callable[[Sequence[float]], float]] = {
         "min": min,
         "max": max,
@@ -118,7 +119,7 @@ def _time_on_host(
     cuda.finish()
     # A few calls are enough for the estimate if one call already exceeds the whole budget.
     first = once()
-    estimate = first if first > rep else statistics.fmean(once() for _ in range(5))
+    estimate = first if first > rep else sum(once() for _ in range(5)) / 5
     estimate = max(estimate, 1e-6)
     if first <= rep:
         for _ in range(max(1, int(warmup / estimate))):

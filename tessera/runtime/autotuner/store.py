@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,6 +72,8 @@ def write(path: str, key: Sequence[object], timings: Mapping[str, list[float]]) 
 
 
 def _publish(path: str, content: object) -> None:
+    import tempfile
+
     directory = os.path.dirname(path)
     with contextlib.suppress(OSError):
         os.makedirs(directory, exist_ok=True)

@@ -20,7 +20,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -229,6 +228,8 @@ class DiskCache:
 
     @staticmethod
     def _publish(path: Path, data: bytes) -> None:
+        import tempfile  # only by a process that compiles: it loads eight modules
+
         handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -267,10 +268,16 @@ class DiskCache:
 _caches: dict[tuple[str, str | None, bool], DiskCache] = {}
 
 
+def _temporary_folder() -> str:
+    import tempfile
+
+    return tempfile.gettempdir()
+
+
 def disk_cache() -> DiskCache:
     """Return the cache of the folders that the knobs name now, as far as they can be trusted."""
     shared = knobs.cache.shared_dir
-    places = (knobs.cache.dir or tempfile.gettempdir(), shared, knobs.cache.trust)
+    places = (knobs.cache.dir or _temporary_folder(), shared, knobs.cache.trust)
     found = _caches.get(places)
     if found is None:
         folder = _trusted(Path(places[0]))

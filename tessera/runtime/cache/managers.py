@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Mapping
 from importlib import import_module
@@ -77,6 +76,8 @@ class FileCacheManager(CacheManager):
         return str(self._path(filename)) if self.has_file(filename) else None
 
     def put(self, data: bytes | str, filename: str, binary: bool = True) -> str:
+        import tempfile
+
         content = data if isinstance(data, bytes) else str(data).encode()
         os.makedirs(self.cache_dir, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{filename}.", dir=self.cache_dir)

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import stat
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -89,11 +87,15 @@ def read_trusted(path: Path, folder: Path, shared: bool = False) -> bytes | None
 @cache
 def private_folder() -> Path:
     """Return a new folder of this process alone, removed when the process ends."""
+    import tempfile
+
     made = tempfile.mkdtemp(prefix="tessera-cache-")
     atexit.register(_remove, made, os.getpid())
     return Path(made)
 
 
 def _remove(folder: str, owner: int) -> None:
+    import shutil
+
     if os.getpid() == owner:  # not a forked child
         shutil.rmtree(folder, ignore_errors=True)
