@@ -230,6 +230,13 @@ def product_levels_table() -> list[str]:
     return [origin(*names), "", *table(["product", "dtype", "rows", "AVX-512", "AVX2"], lines)]
 
 
+def attention_on_cpu_table() -> list[str]:
+    found = results("cpu-attention-zen3")
+    lines = breadth_tables.product_lines([found])
+    columns = ["attention", "dtype", "rows", "AVX2, 1 thread"]
+    return [origin("cpu-attention-zen3"), "", *table(columns, lines)]
+
+
 def geomean(values: Iterable[float]) -> float:
     logs = [math.log(v) for v in values]
     return math.exp(sum(logs) / len(logs))
@@ -378,6 +385,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "libraries-slow": libraries_slow_table,
     "cpu-plain": plain_table,
     "cpu-plain-levels": plain_levels_table,
+    "cpu-attention": attention_on_cpu_table,
     "cpu-product-levels": product_levels_table,
     "cpu-rows": lambda: cpu_table("rows"),
     "cpu-matmul": lambda: cpu_table("matmul"),
