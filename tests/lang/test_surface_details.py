@@ -53,6 +53,27 @@ def test_functions_promote_their_operands(device: Any):
     np.testing.assert_allclose(device.numpy(out64), np.array(want64), rtol=1e-12)
 
 
+@tessera.jit
+def small_powers_kernel(x, out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    a = tl.load(x + at)
+    tl.store(out + at, libdevice.pow(a, 2.0))
+    tl.store(out + N + at, libdevice.pow(a, 3.0))
+
+
+def test_small_powers_keep_signs_and_edges(device: Any):
+    edges = [0.0, np.inf, np.nan, 1e-42, 1e-20, 1e19, 1e20, 1.5]
+    x = np.array([*edges, *(-v for v in edges)], "f")
+    out = device.zeros((2, 16))
+    small_powers_kernel[(1,)](device.array(x), out, N=16)
+    with np.errstate(over="ignore", under="ignore"):
+        want = np.array([x.astype("d") ** 2, x.astype("d") ** 3]).astype("f")
+    got = device.numpy(out)
+    np.testing.assert_allclose(got, want, rtol=2e-7)
+    numbers = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers])
+
+
 # --- dot_scaled ----------------------------------------------------------------------------------------------------
 @tessera.jit
 def int8_scales(a, s, out, M: tl.constexpr, K: tl.constexpr):

@@ -98,6 +98,16 @@ def one_right(op: arith.Binary, rw: Rewriter) -> Value | None:
     return op.lhs if constant_of(op.rhs) == 1 and elem_of(op.lhs.type) is not int1 else None
 
 
+@rule(FOLD, arith.PowOp)
+def small_power(op: arith.PowOp, rw: Rewriter) -> Value | None:
+    """pow x, 2 → x * x;  pow x, 3 → x * x * x   (no edges: signs, infinities and NaN are those of the product)"""
+    n = constant_of(op.rhs)
+    if n not in (2, 3):
+        return None
+    square = rw.emit(arith.MulOp(op.lhs, op.lhs))
+    return square if n == 2 else rw.emit(arith.MulOp(square, op.lhs))
+
+
 @rule(FOLD, arith.MulOp)
 def times_zero(op: arith.MulOp, rw: Rewriter) -> Value | None:
     """x * 0  →  0   (integers)"""
