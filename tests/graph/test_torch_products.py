@@ -117,11 +117,23 @@ def test_a_small_product_keeps_its_bias_but_where_its_result_is_read_element_by_
     assert calls(lambda x, w, b: F.gelu(F.linear(x, w, b)), *small) == ["mm"]
 
 
+def test_of_many_rows_a_bias_is_added_by_what_reads_the_result(arch: int):
+    """Through views that say which elements a loop loads, too; where nothing else reads it, and no library."""
+    many = ((2048, 512), *FEW[1:])
+    heads = lambda x, w, b: F.linear(x, w, b).view(8, 256, 8, 64).transpose(1, 2)
+    assert calls(lambda x, w, b: F.linear(x, w, b).relu(), *many) == ["mm"]
+    assert calls(lambda x, w, b: heads(x, w, b) * 0.125, *many) == ["mm"]
+    assert calls(lambda x, w, b: heads(x, w, b).clone(), *many) == ["mm"]
+    assert calls(heads, *many) == ["addmm"]
+    assert calls(lambda x, w, b: heads(x, w, b)[..., :32].exp(), *many) == ["mm"]
+    both = lambda x, w, b: (y := F.linear(x, w, b)).relu() + y @ w
+    assert calls(both, *many) == ["addmm", "mm"]
+
+
 def test_other_products_keep_their_bias(arch: int, monkeypatch: pytest.MonkeyPatch):
     assert calls(F.linear, (129, 512), *FEW[1:]) == ["addmm"]
     assert calls(F.linear, (15, 512), *FEW[1:]) == ["addmm"]
-    assert calls(lambda x, w, b: F.linear(x, w, b).relu(), (256, 512), *FEW[1:]) == ["mm"]
-    assert calls(lambda x, w, b: F.linear(x, w, b).relu(), (257, 512), *FEW[1:]) == ["addmm"]
+    assert calls(lambda x, w, b: F.linear(x, w, b).softmax(-1), (257, 512), *FEW[1:])[0] == "addmm"
     assert calls(F.linear, (0, 512), *FEW[1:]) == []
     assert calls(F.linear, (16, 512), *FEW[1:], dtype=torch.bfloat16) == ["addmm"]
     assert calls(F.linear, *FEW, dtype=torch.float64) == ["addmm"]

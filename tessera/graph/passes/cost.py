@@ -49,9 +49,9 @@ class Machine:
     library's convolutions are written for in that order of dimensions, so that they reorder others (`weights_last`:
     and weights), and what the numbers of channels are multiples of there, as others are padded (`channels`);
     `convolutions` and `inference`: how many times as long its kernels take then, by kind, in training and else
-    (layouts.py); `biases_apart`: whether it adds their biases by kernels of their own (biases.py); `few_rows`: rows of
-    the largest fp32 product that the library computes faster without its bias than with it; `load`: scalar ops in
-    whose time an element is loaded that a cache holds."""
+    (layouts.py); `biases_apart`: whether it adds their biases by kernels of their own (biases.py); `few_rows`: up to
+    so many rows large fp32 products of the library take less time without their bias even where a loop is launched to
+    add it; `load`: scalar ops in whose time an element is loaded that a cache holds."""
 
     bandwidth: float
     launch: float
@@ -79,7 +79,7 @@ GPU = Machine(
     few=16, contention=2e-8,
     channels_last=("fp16", "bf16"), weights_last=True, channels=8,
     convolutions={"plain": 0.82, "narrowing": 1.5, "grouped": 30.0},
-    inference={"plain": 0.82, "narrowing": 0.73, "grouped": 1.36}, biases_apart=True, few_rows=256,
+    inference={"plain": 0.82, "narrowing": 0.73, "grouped": 1.36}, biases_apart=True, few_rows=128,
     load=4,
 )  # fmt: skip
 EVENLY = {"plain": 0.9, "narrowing": 0.9, "grouped": 0.9}

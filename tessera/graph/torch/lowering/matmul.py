@@ -42,6 +42,8 @@ LARGE, FEWEST = (
 )  # elements of weights, and rows, of a product that takes much longer than a launch
 # Operations that only say otherwise how a tensor's elements are numbered.
 VIEWS = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "alias", "detach")
+# And those that number them in another order, or are of some of them: maps of what a loop loads.
+MOVED = (*VIEWS, "permute", "transpose", "t", "slice", "select", "expand")
 
 
 @rule("mm", "bmm")
@@ -75,17 +77,18 @@ def added(
 
 
 def _is_slow_with_bias(low: Lowering, a: Tensor, b: Tensor) -> bool:
-    """Whether the library's product of few rows in fp32, and a loop that adds the bias, take less time than its call
-    for both, which takes other kernels: up to 2.3 times on an H200. Where the loop is no part of what reads the result
-    it takes a launch more, which pays for less products."""
+    """Whether the library's product in fp32, and a loop that adds the bias, take less time than its call for both,
+    which takes other kernels, of few rows up to 2.3 times as long on an H200; with a bias it does not split sums along
+    k, either, which leaves most of the machine idle where results are few. Where the loop is no part of what reads
+    the result it takes a launch more, which pays for products of few rows alone."""
     sizes = [*a.shape, b.shape[-1]]
     exact = a.elem == b.elem == float32 and _precision(a) == "ieee"
     if low.products == "extern" or len(sizes) != 3 or not exact or not all_known(sizes):
         return False
     rows, k, n = known(sizes)
     few = cost.machine_of(a.device).few_rows
-    alone = FEWEST <= rows <= few // 2 and k * n >= LARGE
-    return alone or (rows <= few and all(map(_is_elementwise, _readers(low.node))))
+    alone = FEWEST <= rows <= few and k * n >= LARGE
+    return alone or (few > 0 and all(map(_is_loop, _readers(low.node, MOVED))))
 
 
 def by_library(low: Lowering, a: Tensor, b: Tensor) -> Value:
@@ -194,11 +197,16 @@ def _is_elementwise(node: Any) -> bool:
     return bool({_name(node), _packet(node)} & simple)
 
 
-def _readers(node: Any) -> Iterator[Any]:
-    """The operations that read a result, through views of all of its elements in their order."""
+def _is_loop(node: Any) -> bool:
+    """Whether an operation becomes a loop that adds a bias as it loads: element by element, or a copy."""
+    return _is_elementwise(node) or _packet(node) == "clone"
+
+
+def _readers(node: Any, views: tuple[str, ...] = VIEWS) -> Iterator[Any]:
+    """The operations that read a result, through `views`: of all of its elements in their order, if not said else."""
     for user in node.users:
-        if _packet(user) in VIEWS:
-            yield from _readers(user)
+        if _packet(user) in views:
+            yield from _readers(user, views)
         else:
             yield user
 
