@@ -50,7 +50,7 @@ def machine_of(target: GPUTarget) -> Machine:
     benchmarks/graph_fused.py."""
     if target.backend == "cuda":
         return Machine(
-            "cuda", False, tile=1024, row=8192, step=4096, lanes=GPUS["H200"].units, columns=2048, walk=16,
+            "cuda", False, tile=1024, row=8192, step=4096, lanes=GPUS["H200"].units, columns=2048, walk=32,
             products=target.arch == HOPPER,
         )  # fmt: skip
     lanes = default_threads()

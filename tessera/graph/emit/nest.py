@@ -16,6 +16,7 @@ from tessera.graph.emit.scopes import NUMBER, Index, Indices, Scope, delinearise
 from tessera.graph.emit.tiles import CannotEmit, Tiles, joint_shape
 from tessera.graph.emit.tiling import Tiling
 from tessera.graph.index import Dim, Expr, Sym, expr, is_less, is_nonnegative
+from tessera.graph.ir.combine import finds_place
 from tessera.graph.ir.ops import (
     CheckedOp,
     IndexOp,
@@ -32,6 +33,15 @@ from tessera.ops import arith, control, memory, tile
 
 Size = int | Expr
 PROGRAM = "%program"  # the symbol for the program's number
+
+
+def _range_of(v: Value) -> tuple[int, int] | tuple[()]:
+    """The least and the largest number that a value is known to be: the place of an extremum is an index."""
+    op = v.op
+    if isinstance(op, ReduceOp) and v.index == 1 and finds_place(op.body, op.combine):
+        n = op.extents[0]
+        return (0, n - 1) if isinstance(n, int) else ()
+    return ()
 
 
 class Arguments:
@@ -126,7 +136,7 @@ class Nest:
             for name, known in self._opaque.items():
                 if known is made:
                     return expr_of(Sym(name))
-            atom = self.indices.unknown(len(self._opaque))
+            atom = self.indices.unknown(len(self._opaque), *_range_of(x))
             self._opaque[atom.name] = made
             return expr_of(atom)
 

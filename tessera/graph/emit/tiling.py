@@ -25,7 +25,7 @@ from tessera.ir import Block, Op
 
 Size = int | Expr
 MOST_SHARING = 8  # results of a program whose inner loops read the same elements
-MOST_UNROLLED = 16  # elements of a reduction that is written out
+MOST_UNROLLED = 32  # elements of a reduction that is written out: windows of 3x3x3
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +278,8 @@ def _with_inner(
             most = _elements([g.extent for g in groups], machine)
             if machine.exact:
                 most = min(most, 512)
+            else:
+                groups = _without_gaps(groups, most)
             return _made(groups, _blocks(groups, accesses, most, machine), machine)
     if outer > along:
         return _columns(groups, accesses, longest, machine, _yields_tensors(op))
@@ -291,6 +293,21 @@ def _with_inner(
     if many and found.step == machine.step and walks_again(op) and is_wide(accesses, longest):
         return replace(found, step=max(found.step, machine.row), warps=MOST_WARPS)
     return found
+
+
+def _without_gaps(groups: Sequence[Group], most: int) -> list[Group]:
+    """The groups, the last ones as one where a block of powers of two would have more than an eighth of its elements
+    outside: windows are read by gathers, which need no rows."""
+    *before, last = groups
+    n = last.extent
+    if not before or not isinstance(n, int):
+        return list(groups)
+    block = min(most, next_power(n))
+    if -(-n // block) * block <= n + n // 8:
+        return list(groups)
+    outer = before.pop()
+    joined = Group((*outer.dims, *last.dims), product([outer.extent, n]))
+    return _without_gaps([*before, joined], most)
 
 
 def _longest(sizes: Sequence[Size]) -> int | None:

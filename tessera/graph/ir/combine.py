@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
-from tessera.dtypes import dtype, int1
+from tessera.dtypes import dtype, int1, int64
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ops import (
     AddOp,
@@ -100,6 +101,19 @@ def is_welford(block: Block) -> bool:
     return functions.of(block, order) == functions.of(region_of(types, welford), order)
 
 
+def extremum_of(block: Block) -> tuple[str, bool] | None:
+    """The arguments of the `arg_extremum` that a region is; None for any other region."""
+    types = [a.type for a in block.args[: len(block.args) // 2]]
+    if len(types) != 2 or types[1] is not int64:
+        return None
+    functions, order = Functions(), range(4)
+    given = functions.of(block, order)
+    for kind, last_nan in product(("max", "min"), (False, True)):
+        if functions.of(region_of(types, arg_extremum(kind, last_nan)), order) == given:
+            return kind, last_nan
+    return None
+
+
 def identity(kind: str, elem: dtype) -> int | float | bool:
     """The number that changes nothing."""
     if kind in ("max", "min"):
@@ -146,6 +160,39 @@ def arg_extremum(kind: str, last_nan: bool = False) -> Combine:
         return [b.emit(SelectOp(keep, p, q)) for p, q in zip(x, y, strict=True)]
 
     return combine
+
+
+def next_extremum(kind: str, last_nan: bool) -> Combine:
+    """`arg_extremum` of what was found so far and of one behind it, whose index is larger: that wins where it is
+    better, or where it is a NaN and the other is none, or no later one."""
+    predicate = "gt" if kind == "max" else "lt"
+
+    def combine(b: Builder, x: Sequence[Value], y: Sequence[Value]) -> list[Value]:
+        wins = b.emit(CmpOp(y[0], x[0], predicate=predicate))
+        if x[0].type.is_floating():
+            nan = b.emit(IsNanOp(y[0]))
+            if not last_nan:
+                true = b.emit(ConstOp(value=True, results=[int1]))
+                nan = b.emit(AndOp(nan, b.emit(XorOp(b.emit(IsNanOp(x[0])), true))))
+            wins = b.emit(OrOp(wins, nan))
+        return [b.emit(SelectOp(wins, q, p)) for p, q in zip(x, y, strict=True)]
+
+    return combine
+
+
+def in_order(body: Block, combine: Block) -> Block:
+    """What combines the values of an index with those of all smaller ones, in the order of the index."""
+    known = extremum_of(combine)
+    if known is None or not finds_place(body, combine):
+        return combine
+    return region_of([v.type for v in body.terminator.operands], next_extremum(*known))
+
+
+def finds_place(body: Block, combine: Block) -> bool:
+    """Whether a reduction along one extent gives an extremum, and at which of its indices that is."""
+    found = body.terminator.operands
+    own = len(body.args) == 1 and len(found) == 2 and found[1] is body.args[0]
+    return own and extremum_of(combine) is not None
 
 
 def arg_identities(kind: str, elem: dtype) -> tuple[int | float | bool, ...]:

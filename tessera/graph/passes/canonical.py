@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tessera.dtypes import int64
 from tessera.graph.index import IndexMap, Ranges, dim, expr, is_nonnegative
+from tessera.graph.ir.combine import extremum_of, region_of, simple
 from tessera.graph.ir.concat import ConcatOp
 from tessera.graph.ir.ops import (
     CheckedOp,
@@ -258,6 +259,22 @@ def unused_results(op: LoopOp, rw: GraphRewriter) -> Sequence[Value] | None:
     rw.insert(new)
     fresh = dict(zip(keep, new.results, strict=True))
     return [fresh.get(source[i], r) for i, r in enumerate(op.results)]
+
+
+@rule(GRAPH, ReduceOp)
+def unread_place(op: ReduceOp, rw: GraphRewriter) -> Sequence[Value] | None:
+    """(largest, its place) → largest, where nobody reads the place: a NaN wins in both, and equal ones are equal"""
+    known = None if len(op.results) != 2 or op.results[1].uses else extremum_of(op.combine)
+    if known is None:
+        return None
+    element, place = yielded(op.body)
+    rw.set_operands(op.body.terminator, [element])
+    combine, identities = simple(known[0], element.type)
+    region = region_of([element.type], combine)
+    new = ReduceOp(extents=op.extents, identities=identities, regions=[op.body, region])
+    op.regions = []
+    rw.insert(new)
+    return [new.result, place]
 
 
 def _may_share(r: Value) -> bool:
