@@ -125,7 +125,7 @@ def test_of_many_rows_a_bias_is_added_by_what_reads_the_result(arch: int):
     assert calls(lambda x, w, b: heads(x, w, b) * 0.125, *many) == ["mm"]
     assert calls(lambda x, w, b: heads(x, w, b).clone(), *many) == ["mm"]
     assert calls(heads, *many) == ["addmm"]
-    assert calls(lambda x, w, b: heads(x, w, b)[..., :32].exp(), *many) == ["mm"]
+    assert calls(lambda x, w, b: heads(x, w, b).narrow(-1, 0, 32).exp(), *many) == ["mm"]
     both = lambda x, w, b: (y := F.linear(x, w, b)).relu() + y @ w
     assert calls(both, *many) == ["addmm", "mm"]
 
@@ -162,3 +162,50 @@ def test_numbers_are_those_of_eager(monkeypatch: pytest.MonkeyPatch):
         assert {
             op.target for op in graphs[0].imported.module.walk() if isinstance(op, ExternOp)
         } >= {"aten.mm.default"}
+
+
+# --- convolutions of images of one element ----------------------------------------------------------------------------
+POINT = ((8, 576, 1, 1), (144, 576, 1, 1), (144,))
+
+
+def test_convolutions_of_single_elements_are_products(arch: int, monkeypatch: pytest.MonkeyPatch):
+    assert calls(F.conv2d, *POINT) == ["mm"]
+    assert calls(lambda x, w: F.conv2d(x, w, stride=2).relu(), *POINT[:2]) == ["mm"]
+    assert calls(F.conv1d, (8, 576, 1), (144, 576, 1), (144,)) == ["mm"]
+    for given in (
+        ((8, 576, 2, 1), *POINT[1:]),
+        ((8, 576, 3, 3), (144, 576, 3, 3), (144,)),
+    ):
+        assert calls(F.conv2d, *given) == ["convolution"]
+    assert calls(lambda x, w, b: F.conv2d(x, w, b, padding=1), *POINT) == ["convolution"]
+    assert calls(lambda x, w: F.conv2d(x, w, groups=2), POINT[0], (144, 288, 1, 1)) == [
+        "convolution"
+    ]
+    assert calls(F.conv2d, *POINT, dtype=torch.bfloat16) == ["convolution"]
+    monkeypatch.setenv("TESSERA_DISABLE", "graph-point-convolutions")
+    assert calls(F.conv2d, *POINT) == ["convolution"]
+
+
+def test_of_many_points_a_product_is_as_exact_as_the_convolution(
+    arch: int, monkeypatch: pytest.MonkeyPatch
+):
+    """tf32 in the one and not in the other would make it slower."""
+    many = ((1000, 576, 1, 1), *POINT[1:])
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert calls(F.conv2d, *many) == ["convolution"]
+    assert calls(F.conv2d, *POINT) == ["mm"]
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert calls(F.conv2d, *many) == ["mm"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_of_single_elements_give_what_convolutions_give(dtype: torch.dtype):
+    """Squeeze and excitation, with gradients, in either order of dimensions."""
+    a, b = torch.nn.Conv2d(12, 4, 1).to(dtype), torch.nn.Conv2d(4, 12, 1, bias=False).to(dtype)
+
+    def f(x: Any) -> Any:
+        return x * F.hardsigmoid(b(F.relu(a(x.mean((2, 3), keepdim=True)))))
+
+    for layout in (torch.contiguous_format, torch.channels_last):
+        x = torch.randn(3, 12, 5, 4, dtype=dtype).to(memory_format=layout).requires_grad_()
+        compare(f, x)

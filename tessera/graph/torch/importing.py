@@ -25,6 +25,7 @@ from tessera.graph.torch.layouts import Restrided, first_saved, given_strides
 from tessera.graph.torch.lowering import (
     attention,
     bessel,
+    convolution,
     create,
     index,
     matmul,
@@ -55,7 +56,7 @@ from tessera.ir import Module, Value
 from tessera.ops import arith
 
 _TABLES = (  # imported for the rules that they register
-    attention, bessel, create, index, matmul, pointwise, pool, random, reduce, search, sort, special, view,
+    attention, bessel, convolution, create, index, matmul, pointwise, pool, random, reduce, search, sort, special, view,
 )  # fmt: skip
 NO_KERNEL = "no kernel of ours"
 
