@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tessera import language, runtime
 from tessera.compiler import CompilationError
-from tessera.errors import InterpreterError, OutOfResources, TesseraError, TritonError
+from tessera.errors import InterpreterError, OutOfResources, TesseraError, TritonError, suggestion
 from tessera.language.aggregate import aggregate, constexpr_function
 from tessera.language.builtin import must_use_result
 from tessera.runtime import (  # fmt: skip
@@ -46,4 +46,7 @@ def __getattr__(name: str) -> object:
         return import_module(f"tessera.{name}")
     if name == "profile":
         return import_module("tessera.profiler").profile
-    raise AttributeError(f"module 'tessera' has no attribute {name!r}")
+    error = AttributeError(f"module 'tessera' has no attribute {name!r}")
+    if near := suggestion(name, [*__all__, *_LATER, "profile"]):
+        error.add_note(f"  = help: {near}")
+    raise error

@@ -14,7 +14,7 @@ from tessera.backends.compiler import Backend, GPUTarget
 from tessera.compiler.source import ALIASES
 from tessera.config import knobs
 from tessera.config.forking import undivided
-from tessera.errors import LaunchError, OutOfResources
+from tessera.errors import LaunchError, OutOfResources, suggestion
 from tessera.ir import parse_module
 
 # Set by the runtime: kernel → its driver. A compiler without a runtime cannot launch.
@@ -45,7 +45,12 @@ class AsmDict(dict[str, Any]):
         else:
             value = self.backend.derived(key, self)
         if value is None:
-            raise KeyError(f"Unknown key: '{key}'")
+            error = KeyError(f"Unknown key: '{key}'")
+            near = (
+                suggestion(key, self) or f"the target {self.backend.target} has {', '.join(self)}"
+            )
+            error.add_note(f"  = help: {near}")
+            raise error
         self[key] = value
         return value
 
@@ -144,7 +149,7 @@ class CompiledKernel:
         tessera.errors.LaunchError: error[launch]: kernel double takes 3 arguments, or 2 without those of...
         >>> compiled.asm["ptx"]
         Traceback (most recent call last):
-        KeyError: "Unknown key: 'ptx'"
+        KeyError: "Unknown key: 'ptx'"...
     """
 
     # Attributes that only this process can use are not in `__dict__`, which TorchInductor pickles and restores.

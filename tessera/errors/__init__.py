@@ -266,6 +266,12 @@ class UnknownOptimization(LaunchError, ValueError):
     help = "docs/optimizations.md lists all of them; write names with commas in between, or `all`"
 
 
+_ELSEWHERE = {  # what is said in another way than by an option
+    "grid": "the grid stands in brackets: `kernel[grid](...)`",
+    "threads": "a program has `num_warps` warps",
+}
+
+
 class UnknownOption(LaunchError, KeyError):
     """A keyword of a launch is neither a parameter of the kernel nor an option of its back end."""
 
@@ -274,7 +280,7 @@ class UnknownOption(LaunchError, KeyError):
 
     def __init__(self, name: str, known: Iterable[str], help: str | None = None):
         self.name, self.known = name, [*known]
-        near = suggestion(name, self.known) or help
+        near = suggestion(name, self.known) or _ELSEWHERE.get(name) or help
         super().__init__(name=name, help=near or f"there are {', '.join(sorted(self.known))}")
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from tessera.runtime.cuda import driver_api as cuda
 
@@ -99,6 +99,10 @@ def do_bench(
         AssertionError: return_mode must be one of ('min', 'max', 'mean', 'median', 'all')...
     """
     assert return_mode in RETURN_MODES, f"return_mode must be one of {RETURN_MODES}"
+    if not callable(cast("object", fn)):
+        error = TypeError(f"do_bench calls a function, and a {type(fn).__name__} is none")
+        error.add_note("  = help: write `do_bench(lambda: kernel[grid](...))`")
+        raise error
     torch = cuda_torch()
     if torch is None:
         return summarize(_time_on_host(fn, warmup, rep, grad_to_none), quantiles, return_mode)

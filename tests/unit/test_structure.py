@@ -72,7 +72,7 @@ MAX_FUNCTION_LINES = 61
 # Lines of Python in each part of the package, at most. Who makes a part smaller lowers its number (the test asks for
 # that when SLACK lines are saved); who adds a feature makes room for it, or raises the number and gives a reason.
 MOST_LINES = {
-    "errors": 640,  # with the form for programs, and classes for mistakes of host code
+    "errors": 650,  # with the form for programs, and classes for mistakes of host code
     "config": 1560,  # with the names of all optimisations
     "knobs": 100,
     "dtypes": 400,
@@ -85,12 +85,12 @@ MOST_LINES = {
     "analysis": 5130,
     "passes": 10610,  # with docstrings of one form, whose examples tests run; loops of any number of stages
     # and checks of races
-    "frontend": 7830,  # each of about 250 errors tells its remedy; names of other libraries have a table
+    "frontend": 7840,  # each of about 250 errors tells its remedy; names of other libraries have a table
     "interp": 2230,  # with frames that show its lines to debuggers
     "backends": 24500,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, ends of masks
     # of the functions of fp32 that were computed in fp64
     "compiler": 1950,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers
-    "runtime": 9610,  # docstrings of the host API have examples, too
+    "runtime": 9640,  # docstrings of the host API have examples, too
     "compat": 1670,  # with proton's interface
     "tools": 3690,  # with the command `widths`, the reference by kind, and the page of graphs
     "testing": 400,

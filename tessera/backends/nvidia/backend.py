@@ -75,6 +75,11 @@ class NvidiaBackend(Backend):
 
     def __init__(self, target: GPUTarget) -> None:
         super().__init__(target)
+        if not str(target.arch).isdecimal():
+            raise LaunchError(
+                f"the architecture {target.arch!r} of a CUDA target is no number",
+                help='write the compute capability without a point, as in `GPUTarget("cuda", 90, 32)`',
+            )
         self.capability = int(target.arch)
         if self.capability < OLDEST:
             raise LaunchError(

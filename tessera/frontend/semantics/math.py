@@ -223,7 +223,7 @@ def _shift(fe: FrontEnd, name: str, lhs: Operand, rhs: Operand) -> Value:
     arithmetic = (elem(lhs) if isinstance(lhs, Value) else elem_of_operand(rhs)).signed
     a, b = promote(fe, lhs, rhs)
     e = elem(a)
-    if isinstance(rhs, int) and rhs >= e.bits:
+    if isinstance(rhs, int) and not 0 <= rhs < e.bits:
         fe.warn(f"shift of {e} by {rhs}: the result is undefined", UserWarning)
     if e is int1:
         return a

@@ -40,6 +40,7 @@ from tessera.runtime.benchmark import do_bench_cudagraph
 from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.launching.binding import OPTIONS
 from tessera.runtime.launching.interface import Wrapper
+from tessera.runtime.launching.mistakes import call_with_names, refuse_unknown
 from tessera.utilities import stacklevel_of_caller
 
 QUANTILES = (0.5, 0.2, 0.8)  # a config is judged by its median, then by its fast and slow tails
@@ -84,6 +85,7 @@ class Autotuner(Wrapper):
         self.pre_hook: Callable[..., object] = pre_hook or self._reset_and_save
         self.post_hook: Callable[..., object] = post_hook or self._restore
         prune = prune_configs_by or {}
+        refuse_unknown("prune_configs_by", prune, ("early_config_prune", "perf_model", "top_k"))
         self.early_config_prune: Callable[..., Any] | None = prune.get("early_config_prune")
         self.perf_model: Callable[..., Any] | None = prune.get("perf_model")
         self.configs_top_k: Any = prune.get("top_k", 1.0)
@@ -282,7 +284,8 @@ class Autotuner(Wrapper):
 
         def call() -> None:
             if config.pre_hook is not None:
-                config.pre_hook(named)
+                what = f"the pre_hook of {config}"
+                call_with_names(self.__name__, what, config.pre_hook, named, self.arg_names)
             self.pre_hook(named)
             try:
                 self.fn.run(*args, **current)

@@ -8,7 +8,7 @@ def kernel(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr): ...
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from tessera.compiler.tracebacks import trim_traceback
 from tessera.errors import InvalidTuning, suggestion
@@ -27,6 +27,9 @@ class Heuristics(Wrapper):
         values: Mapping[str, Callable[[dict[str, Any]], object]],
     ) -> None:
         super().__init__("heuristics", fn, arg_names)
+        if not isinstance(cast("object", values), Mapping):
+            text = f"the heuristics of {self.__name__} are no dict, but {values!r}"
+            raise InvalidTuning(text, help='write `{"BLOCK": lambda args: ...}`')
         self.values = values
         for name, rule in values.items():
             if not callable(rule):

@@ -12,6 +12,7 @@ from typing import Any, Self
 from tessera.errors import HostOnly, NotAFunction
 from tessera.language.by_name import ByName
 from tessera.runtime.arguments.tensors import MockTensor
+from tessera.runtime.launching.mistakes import with_note
 
 # Left out of pickles: pickle looks functions up by name, and this one finds the kernel in place of its function.
 UNPICKLED = (
@@ -33,10 +34,12 @@ class KernelInterface(ByName):
     def run(self, *args: object, grid: object, warmup: bool, **kwargs: object) -> Any:
         raise NotImplementedError
 
+    @with_note("give the grid of the launch by its name, as `kernel.warmup(..., grid=(8,))`")
     def warmup(self, *args: object, grid: object, **kwargs: object) -> Any:
         """Compile for these arguments without launching; a `torch.dtype` may stand for a tensor."""
         return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **kwargs)
 
+    @with_note("give the grid of the launch by its name, as `kernel.explain(..., grid=(8,))`")
     def explain(
         self, *args: object, grid: object, target: object = None, measure: bool = False, **kwargs: object
     ) -> Any:  # fmt: skip

@@ -95,16 +95,37 @@ def call_with_names(
 
 
 def named_arguments(fn: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: an unknown keyword argument of `fn` is answered with the name that was meant."""
-    parameters = inspect.signature(fn).parameters
+    """Decorator: an unknown keyword argument of `fn` is answered with the name that was meant, another call that does
+    not fit with the parameters."""
+    parameters = [p for p in inspect.signature(fn).parameters if p != "self"]
     name = fn.__qualname__.removesuffix(".__init__")
+    noted = with_note(f"its arguments are {', '.join(parameters)}")(fn)
 
     @wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        refuse_unknown(name, kwargs, [p for p in parameters if p != "self"])
-        return fn(*args, **kwargs)
+        refuse_unknown(name, kwargs, parameters)
+        return noted(*args, **kwargs)
 
     return call
+
+
+def with_note(remedy: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator: a call that does not fit the function's parameters is answered with a remedy."""
+
+    def decorate(fn: Callable[P, R]) -> Callable[P, R]:
+        @wraps(fn)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return fn(*args, **kwargs)
+            except TypeError as error:
+                trace = error.__traceback__
+                if trace is not None and trace.tb_next is None:  # the call itself failed
+                    error.add_note(f"  = help: {remedy}")
+                raise
+
+        return call
+
+    return decorate
 
 
 def refuse_unknown(function: str, kwargs: Iterable[str], known: Iterable[str]) -> None:

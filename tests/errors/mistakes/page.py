@@ -6,7 +6,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from tests.errors.mistakes import constants, launches, memory, names, statements, tiles
+from tests.errors.mistakes import constants, launches, memory, names, newcomers, statements, tiles
 from tests.errors.mistakes.kit import Answer, Mistake, answer
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/mistakes.md"
@@ -17,6 +17,7 @@ SUBJECTS = {
     "Memory": memory.CASES,
     "Statements": statements.CASES,
     "Launches and tuning": launches.CASES,
+    "What newcomers wrote": [*newcomers.KERNELS, *newcomers.HOST],
 }
 CASES = [mistake for cases in SUBJECTS.values() for mistake in cases]
 INTRODUCTION = f"""\
