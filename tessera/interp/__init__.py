@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from tessera.interp.numerics import settle
 from tessera.interp.reports import failure, from_words
 from tessera.interp.shadows import Shadows
 from tessera.ir import Module
-from tessera.ops.memory import SHADOW_UNIT, BreakpointOp
+from tessera.ops.memory import SHADOW_SITES, SHADOW_UNIT, BreakpointOp
 
 __all__ = [
     "EVALUATORS", "Machine", "Memory", "Shadows", "address_of", "array_extent", "evaluate", "failure",
@@ -39,7 +40,8 @@ def run(module: Module, grid: Sequence[int], args: Sequence[object]) -> None:
     formals = kernel.body.args
     shadows: Shadows | None = None
     if len(formals) > len(args):  # a checked build
-        shadows = Shadows(module.attrs.get(SHADOW_UNIT, 0))
+        events = prod(grid) * module.attrs.get(SHADOW_SITES, 0)
+        shadows = Shadows(module.attrs.get(SHADOW_UNIT, 0), events)
         kinds = [a.type.short for a in formals[: len(args)]]
         args = [*args, *shadows.arguments(kinds, args, written_arguments(module))]
     for i, (formal, x) in enumerate(zip(formals, args, strict=True)):

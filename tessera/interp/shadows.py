@@ -70,9 +70,10 @@ def _bytes(extent: Extent) -> np.ndarray:
 
 @dataclass(slots=True)
 class Shadows:
-    """The shadows of a launch. `unit`: bytes of an entry; 0: the launch keeps none."""
+    """The shadows of a launch. `unit`: bytes of an entry, 0: the launch keeps none; `events`: how many there are."""
 
     unit: int
+    events: int = 0
     arrays: dict[Extent, np.ndarray] = field(default_factory=dict[Extent, np.ndarray])
 
     def arguments(
@@ -83,7 +84,9 @@ class Shadows:
         the numbers of the arguments by which it may), and nowhere if an argument is a raw address, which may lead
         anywhere."""
         known = {i: array_extent(args[i]) for i, kind in enumerate(kinds) if kind.startswith("*")}
-        closed = all(e is not None or args[i] is None for i, e in known.items())
+        closed = self.events < 2**31 and all(
+            e is not None or args[i] is None for i, e in known.items()
+        )
         changing = {known.get(i) for i in stored}
         added: list[object] = []
         for extent in known.values():
@@ -100,7 +103,7 @@ class Shadows:
         known = self.arrays.get(extent)
         if known is None and (changing or extent in _declared):
             entries = -(-(extent[1] - extent[0]) // self.unit)
-            known = self.arrays[extent] = np.zeros((_ROWS, entries), np.int64)
+            known = self.arrays[extent] = np.zeros((_ROWS, entries), np.int32)
             stored = _declared.get(extent)
             if stored is not None and (_bytes(extent)[~stored] == _POISON).all():
                 known[-1] = -self._by_unit(~stored)
@@ -112,7 +115,7 @@ class Shadows:
         """Return for each entry whether a byte of it has a flag."""
         padded = np.zeros(-(-flags.size // self.unit) * self.unit, np.bool_)
         padded[: flags.size] = flags
-        return np.asarray(padded.reshape(-1, self.unit).any(1)).astype(np.int64)
+        return np.asarray(padded.reshape(-1, self.unit).any(1)).astype(np.int32)
 
     def close(self) -> None:
         """Keep what has been stored in storages that are uninitialised."""

@@ -39,6 +39,7 @@ SEMANTICS = ("acquire", "release", "acq_rel", "relaxed")
 PADDING = ("zero", "nan")
 UNKNOWN_EXTENT = (-(1 << 63), (1 << 63) - 1)  # first and end address of an unknown storage
 SHADOW_UNIT = "shadow_unit"  # attribute of checked modules: bytes of an entry of the shadows that their launches keep
+SHADOW_SITES = "shadow_sites"  # another: by how many accesses
 SCOPES = ("gpu", "cta", "sys")
 
 

@@ -14,6 +14,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera import errors
+from tessera.interp import Shadows
 from tessera.runtime.driver import driver
 from tessera.testing import uninitialised
 from tests.errors.kernel_source import load_kernel
@@ -276,6 +277,37 @@ def test_elements_of_two_widths() -> None:
         summed[(1,)](wide, np.zeros(1, np.float32), 32, debug="check")
     with pytest.raises(errors.UninitialisedRead, match="element 62 of `x`"):
         summed[(1,)](wide.view(np.int16), np.zeros(1, np.int32), 64, debug="check")
+
+
+@tessera.jit
+def half_and_whole(words, halves, out, FIRST: tl.constexpr):
+    """One program reads a word, the other one stores a part of it; `FIRST` of them has the smaller number."""
+    if tl.program_id(0) == (0 if FIRST == "read" else 1):
+        tl.store(out, tl.load(words))
+    else:
+        tl.store(halves + 1, 7)
+
+
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [
+        ("read", r"program \(1, 0, 0\) stores element 1 of `halves`, .* \(0, 0, 0\) has read"),
+        ("store", r"program \(1, 0, 0\) reads element 0 of `words`, .* \(0, 0, 0\) has stored"),
+    ],
+)
+def test_a_part_of_an_element(first: str, message: str) -> None:
+    """Each unit of a wide access counts, not only its first."""
+    words, out = np.zeros(2, np.int32), np.zeros(1, np.int32)
+    with pytest.raises(errors.ProgramRace, match=message):
+        half_and_whole[(2,)](words, words.view(np.int16), out, FIRST=first, debug="check")
+    half_and_whole[(2,)](words[1:], words.view(np.int16), out, FIRST=first, debug="check")
+
+
+def test_launches_with_too_many_events_are_not_followed() -> None:
+    x = np.zeros(4, np.float32)
+    kinds = ["*fp32"]
+    assert Shadows(4, 2**31 - 1).arguments(kinds, [x], [0])[2] is not None
+    assert Shadows(4, 2**31).arguments(kinds, [x], [0])[2] is None
 
 
 def test_others_may_store() -> None:

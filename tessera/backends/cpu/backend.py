@@ -18,7 +18,7 @@ from tessera.config import knobs
 from tessera.dtypes import FP8
 from tessera.ir import Module, Pass, PassManager
 from tessera.ir.applications import apply
-from tessera.ops.memory import SHADOW_UNIT
+from tessera.ops.memory import SHADOW_SITES, SHADOW_UNIT
 from tessera.ops.trace import TRACE_MODE
 from tessera.passes import CLEAN_UP, neutral_pipeline
 from tessera.passes.checks.insert_checks import insert_checks
@@ -77,7 +77,9 @@ class CpuBackend(Backend):
         traced = options.instrumentation_mode == TRACE_MODE and not checked
         passes = cpu_pipeline(checked, traced)
         PassManager(passes, knobs.compilation.verify).run(module)
-        kept = [name for name in (*TRACED, SHADOW_UNIT, "remarks") if name in module.attrs]
+        kept = [
+            name for name in (*TRACED, SHADOW_SITES, SHADOW_UNIT, "remarks") if name in module.attrs
+        ]
         metadata |= {name: module.attrs[name] for name in kept}
         return module
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tessera.analysis.provenance import argument_of, pointers_of
-from tessera.dtypes import dtype, int64, pointer_type
+from tessera.dtypes import dtype, int32, int64, pointer_type
 from tessera.errors import (
     DeviceAssertionError,
     IntegerOverflow,
@@ -73,7 +73,7 @@ def insert_checks(module: Module) -> None:
 def _add_extents(f: control.FuncOp, shadowed: bool) -> dict[Value, Extent]:
     """Add two arguments, begin and end of the storage, for each pointer argument, and one for its shadow."""
     pointers = [a for a in f.body.args if isinstance(a.type, pointer_type)]
-    kinds = (int64, int64, pointer_type(int64))[: 2 + shadowed]
+    kinds = (int64, int64, pointer_type(int32))[: 2 + shadowed]
     found = {a: tuple(f.body.add_arg(kind) for kind in kinds) for a in pointers}
     if f.arg_attrs:
         f.attrs["arg_attrs"] = (*f.arg_attrs, *(() for _ in range(len(kinds) * len(pointers))))
@@ -138,7 +138,7 @@ class _Checker:
         low, high = (b.constant(x, int64) for x in memory.UNKNOWN_EXTENT)
         if self.shadows is None:
             return low, high
-        none = arith.CastOp(b.constant(0, int64), results=[pointer_type(int64)])
+        none = arith.CastOp(b.constant(0, int64), results=[pointer_type(int32)])
         return low, high, b.emit(none)
 
     def call(self, op: control.CallOp) -> None:

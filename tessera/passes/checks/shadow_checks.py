@@ -10,10 +10,10 @@ last to store it, and the last to change it:
 Storing the value that is already there conflicts with nothing. Kernels with atomics, volatile loads or pointers of
 unknown origin order their accesses in ways that are not modelled: they have no shadows.
 
-A shadow is three rows of int64, read, written and changed, with an entry for each unit of the storage (as many bytes as
+A shadow is three rows of int32, read, written and changed, with an entry for each unit of the storage (as many bytes as
 the narrowest access): 0, or the *event* 1 + program * sites + site, where a site is an access in the source; in the
 third row -1 stands for memory that nothing has stored. Its address is 0 where the launch keeps none, as no program
-stores there.
+stores there, or its events have no place in an int32.
 """
 
 from __future__ import annotations
@@ -72,10 +72,11 @@ class ShadowChecks:
                     self.sites[op] = len(self.sites)
         self.unit = min(map(_width, self.sites), default=1)
         module.attrs[memory.SHADOW_UNIT] = self.unit
+        module.attrs[memory.SHADOW_SITES] = len(self.sites)
 
     def program(self, body: Block) -> tuple[Value, Value, Value]:
-        """Return the first event of the program, and the grid's extents along x and y, as int64, from where a function
-        begins."""
+        """Return the first event of the program, as int32, and the grid's extents along x and y, as int64, from where a
+        function begins."""
         known = self.firsts.get(body)
         if known is not None:
             return known
@@ -85,7 +86,8 @@ class ShadowChecks:
         row = b.emit(arith.AddOp(y, b.emit(arith.MulOp(z, gy))))
         number = b.emit(arith.AddOp(x, b.emit(arith.MulOp(row, gx))))
         events = b.emit(arith.MulOp(number, b.constant(len(self.sites), int64)))
-        self.firsts[body] = b.emit(arith.AddOp(events, b.constant(1, int64))), gx, gy
+        first = b.cast(b.emit(arith.AddOp(events, b.constant(1, int64))), int32)
+        self.firsts[body] = first, gx, gy
         return self.firsts[body]
 
     def access(self, op: memory.PointerAccess) -> None:
@@ -133,25 +135,37 @@ class _Access:
         )
         self.rows = b.emit(arith.ShrOp(size, shift))
 
+    @property
+    def units(self) -> range:
+        """The entries of an element, some of which a narrower access may have changed."""
+        return range(_width(self.op) // self.of.unit)
+
     def load(self) -> None:
-        changed = self.events(_CHANGED)
-        unset = self.b.compare("lt", changed, self.constant(0))
-        message = f"program {{}} reads element {{}} of `{self.base.name}`, which nothing has stored"
-        self.report(UninitialisedRead.code, unset, message, changed)
-        self.refuse(changed, None, "reads", "has stored")
-        unread = self.b.compare("eq", self.events(_READ), self.constant(0))
-        self.record(_READ, unread)
+        for k in self.units:
+            changed = self.events(_CHANGED, k)
+            unset = self.b.compare("lt", changed, self.event(0))
+            message = (
+                f"program {{}} reads element {{}} of `{self.base.name}`, which nothing has stored"
+            )
+            self.report(UninitialisedRead.code, unset, message, changed)
+            self.refuse(changed, None, "reads", "has stored")
+            unread = self.b.compare("eq", self.events(_READ, k), self.event(0))
+            self.record(_READ, k, unread)
 
     def store(self, value: Value) -> None:
         differs = self.differs(value)
-        self.refuse(self.events(_READ), differs, "stores", "has read")
-        self.refuse(self.events(_WRITTEN), differs, "stores", "has stored")
-        known = self.b.compare("ne", self.events(_CHANGED), self.constant(0))
-        self.record(_CHANGED, self.b.either(differs, known))
-        self.record(_WRITTEN, None)
+        for k in self.units:
+            self.refuse(self.events(_READ, k), differs, "stores", "has read")
+            self.refuse(self.events(_WRITTEN, k), differs, "stores", "has stored")
+            known = self.b.compare("ne", self.events(_CHANGED, k), self.event(0))
+            self.record(_CHANGED, k, self.b.either(differs, known))
+            self.record(_WRITTEN, k, None)
 
     def constant(self, value: int) -> Value:
         return self.b.spread(self.b.constant(value, int64), self.op.ptr.type)
+
+    def event(self, number: int) -> Value:
+        return self.spread(self.b.constant(number, int32))
 
     def spread(self, v: Value) -> Value:
         return self.b.spread(v, self.op.ptr.type)
@@ -165,19 +179,18 @@ class _Access:
         first = b.emit(arith.AddPtrOp(self.of.extents[self.base][2], start))
         return b.emit(arith.AddPtrOp(self.spread(first), self.entry))
 
-    def events(self, row: int) -> Value:
-        return self.b.emit(memory.LoadOp(self.place(row), self.op.mask, None))
+    def events(self, row: int, k: int) -> Value:
+        """Return what the shadow has for the k-th unit of each element."""
+        return self.b.emit(memory.LoadOp(self.place(row, k), self.op.mask, None))
 
-    def record(self, row: int, where: Value | None) -> None:
-        """Write this access's event where both a condition and the mask are true; a store's for all its units."""
+    def record(self, row: int, k: int, where: Value | None) -> None:
+        """Write this access's event for the k-th units where both a condition and the mask are true."""
         b = self.b
         given = [m for m in (where, self.op.mask) if m is not None]
         mask = b.both(*given) if given else None
         first = self.program[0]
-        event = b.emit(arith.AddOp(first, b.constant(self.of.sites[self.op], int64)))
-        units = 1 if row == _READ else _width(self.op) // self.of.unit
-        for k in range(units):
-            b.insert(memory.StoreOp(self.place(row, k), self.spread(event), mask))
+        event = b.emit(arith.AddOp(first, b.constant(self.of.sites[self.op], int32)))
+        b.insert(memory.StoreOp(self.place(row, k), self.spread(event), mask))
 
     def differs(self, new: Value) -> Value:
         """Return where a store changes what is in memory; a NaN stays a NaN."""
@@ -199,7 +212,7 @@ class _Access:
         """Report elements that a program in front of this one has accessed."""
         b = self.b
         first = self.spread(self.program[0])
-        bad = b.both(b.compare("gt", events, self.constant(0)), b.compare("lt", events, first))
+        bad = b.both(b.compare("gt", events, self.event(0)), b.compare("lt", events, first))
         if where is not None:
             bad = b.both(bad, where)
         message = (
@@ -225,7 +238,7 @@ class _Access:
         b = self.b
         _, gx, gy = (self.spread(v) for v in self.program)
         count = self.constant(len(self.of.sites))
-        event = b.emit(arith.SubOp(events, self.constant(1)))
+        event = b.emit(arith.SubOp(b.cast(events, int64), self.constant(1)))
         number = b.emit(arith.DivOp(event, count))
         row = b.emit(arith.DivOp(number, gx))
         return [

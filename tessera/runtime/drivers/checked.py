@@ -12,7 +12,7 @@ from typing import Any
 from tessera.compiler.kernel import CompiledKernel
 from tessera.config import knobs
 from tessera.errors import LaunchError, TesseraError
-from tessera.ops.memory import SHADOW_UNIT
+from tessera.ops.memory import SHADOW_SITES, SHADOW_UNIT
 from tessera.runtime.arguments.dlpack import Memory, memory_of, on_cuda, speaks_dlpack
 from tessera.runtime.arguments.tensors import is_numpy
 
@@ -89,6 +89,7 @@ def checked_launcher(kernel: CompiledKernel, start: Callable[..., None]) -> Call
     sizes = (sum(row["counts"]) + -(-row["mapped"] // 8) for row in rows)
     words = HEADER + max(sizes, default=0)
     unit: int = getattr(kernel.metadata, SHADOW_UNIT, 0)
+    sites: int = getattr(kernel.metadata, SHADOW_SITES, 0)
 
     def launch(gx: int, gy: int, gz: int, stream: int, *args: object) -> None:
         own = kinds[: len(args)]
@@ -98,7 +99,7 @@ def checked_launcher(kernel: CompiledKernel, start: Callable[..., None]) -> Call
                 interp.address_of(x) if kind.startswith("*") else x
                 for kind, x in zip(own, host, strict=True)
             ]
-            shadows = interp.Shadows(unit)
+            shadows = interp.Shadows(unit, gx * gy * gz * sites)
             added = shadows.arguments(own, host, kernel.metadata.written)
             extents = [interp.address_of(x) for x in added]
             place = (
