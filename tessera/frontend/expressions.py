@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ from tessera.errors import (
 )
 from tessera.frontend.flatten import flatten, type_text
 from tessera.frontend.frontend import FrontEnd, handles
+from tessera.frontend.remedies import warn_of_precedence
 from tessera.frontend.semantics import math as sem_math
 from tessera.frontend.semantics import shape as sem_shape
 from tessera.frontend.semantics.values import ABSENT, NO_EXTENTS
@@ -260,27 +260,13 @@ def visit_compare(fe: FrontEnd, node: ast.Compare) -> object:
     """Compare; `a < b < c` is `a < b` and `b < c`, with `b` computed once."""
     lhs = fe.visit(node.left)
     result: object = None
-    _warn_of_precedence(fe, node)
+    warn_of_precedence(fe, node)
     for op, comparator in zip(node.ops, node.comparators, strict=True):
         rhs = fe.visit(comparator)
         one = _compare(fe, node, COMPARE[type(op)], lhs, rhs)
         result = one if result is None else _conjunction(fe, node, result, one)
         lhs = rhs
     return result
-
-
-def _warn_of_precedence(fe: FrontEnd, node: ast.Compare) -> None:
-    """Warn of `i >= 0 & i < n`, which is the chain `i >= (0 & i) < n`."""
-    for x in node.comparators[:-1]:
-        if not (isinstance(x, ast.BinOp) and isinstance(x.op, ast.BitAnd | ast.BitOr)):
-            continue
-        at = fe.loc(x)
-        if linecache.getline(at.file, at.line)[: at.col].rstrip().endswith("("):
-            continue  # meant so
-        fe.builder.loc = at
-        fe.warn(
-            "`&` and `|` bind before comparisons: write `(a) & (b)` with parentheses around each"
-        )
 
 
 def _compare(fe: FrontEnd, node: ast.Compare, op: Operator, lhs: object, rhs: object) -> object:

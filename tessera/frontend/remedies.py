@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 from types import ModuleType
 
 from tessera.errors import CompileTimeAssertionFailure, NotConstexpr, TesseraError, suggestion
 from tessera.frontend.flatten import type_text
 from tessera.frontend.foreign_names import METHODS_ELSEWHERE, OPERATIONS, PYTHON
-from tessera.frontend.frontend import Frame
+from tessera.frontend.frontend import Frame, FrontEnd
 from tessera.frontend.semantics.values import describe
 from tessera.language import extra, hints
 from tessera.language.builtin import Builtin
@@ -130,3 +131,17 @@ def signature_of(function: object) -> str:
     first = " ".join((target.__doc__ or "").strip().split("\n\n")[0].split())
     what = f": {first}" if 0 < len(first) < LONGEST_FIRST_LINE else ""
     return f"{target.__name__}({', '.join(shown)}){what}"
+
+
+def warn_of_precedence(fe: FrontEnd, node: ast.Compare) -> None:
+    """Warn of `i >= 0 & i < n`, which is the chain `i >= (0 & i) < n`."""
+    for x in node.comparators[:-1]:
+        if not (isinstance(x, ast.BinOp) and isinstance(x.op, ast.BitAnd | ast.BitOr)):
+            continue
+        at = fe.loc(x)
+        if linecache.getline(at.file, at.line)[: at.col].rstrip().endswith("("):
+            continue  # meant so
+        fe.builder.loc = at
+        fe.warn(
+            "`&` and `|` bind before comparisons: write `(a) & (b)` with parentheses around each"
+        )
