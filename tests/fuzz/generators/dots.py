@@ -94,6 +94,13 @@ def draw(random: Random) -> Features:
     return f if random.random() < 0.7 else _quick(lambda: f | overlapping(random))
 
 
+def draw_overlapping(random: Random) -> Features:
+    """Features of a loop that overlaps with itself."""
+    names = [name for name in TABLE if name not in OVERLAPPING]
+    rest = features.draw({name: TABLE[name] for name in names}, random)
+    return _quick(lambda: rest | overlapping(random))
+
+
 def overlapping(random: Random) -> Features:
     return {name: pick.draw(random) for name, pick in OVERLAPPING.items()} | BARE
 
