@@ -261,7 +261,9 @@ def plain(x, n, BLOCK: tl.constexpr):
 
 def test_native_launches_that_a_graph_captures_are_marked(monkeypatch: pytest.MonkeyPatch):
     asked: list[int] = []
-    monkeypatch.delitem(sys.modules, "torch.autograd.profiler", raising=False)  # launches stay native
+    monkeypatch.delitem(
+        sys.modules, "torch.autograd.profiler", raising=False
+    )  # launches stay native
     kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.POINTER(ctypes.c_int32))
 
     def capturing(stream: int, status: Any) -> int:

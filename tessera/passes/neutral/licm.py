@@ -40,9 +40,20 @@ def _why_not(op: Op, loop: Op) -> str:
     """Return why an invariant op that an author can move stays in its loop; empty for any other op."""
     if isinstance(op, memory.LoadOp) and not op.volatile:
         writes = any(x.all_effects() & (Effect.WRITE | Effect.SYNC) for x in _all_inside(loop))
-        return "the loop may write what it reads" if writes else "the loop may not run at all"
-    divides = isinstance(op, (arith.DivOp, arith.RemOp)) and _may_trap(op)
-    return "it may divide by zero, and the loop may not run at all" if divides else ""
+        if writes:
+            return "the loop may write what it reads"
+        return "it reads memory" if _runs(loop) else "the loop may not run at all"
+    if not isinstance(op, (arith.DivOp, arith.RemOp)) or not _may_trap(op):
+        return ""
+    return "it may divide by zero" + ("" if _runs(loop) else ", and the loop may not run at all")
+
+
+def _runs(loop: Op) -> bool:
+    """Whether a loop is known to run at least once."""
+    if not isinstance(loop, control.ForOp):
+        return False
+    bounds = [constant_of(v) for v in (loop.lb, loop.ub, loop.step)]
+    return None not in bounds and bounds[2] != 0 and len(range(*bounds)) > 0
 
 
 def _all_inside(loop: Op) -> Iterator[Op]:
