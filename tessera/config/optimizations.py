@@ -148,6 +148,7 @@ _GRAPHS = (
     ),
     _row("graph-drop-copies", "cpu gpu", "reads what a copy is of in its place, so that both are not saved for gradients", "nobody writes to either; results of a graph keep memory of their own", "graph/torch/partition.py", "tests/graph/test_torch_memory.py", unit="graph"),
     _row("graph-narrow-places", "cpu gpu", "saves the places of maxima in their windows, in 8 bits, for the gradient of max pooling, and not what is pooled", "a maximum lies in its window, which has at most 127 elements", "graph/torch/partition.py", "tests/graph/test_torch_memory.py", unit="graph"),
+    _row("graph-sum-windows", "cpu", "computes the gradients of depthwise convolutions' weights by sums over windows that nobody writes out", "known sizes; bf16, or windows of at least 16 elements; sums change their order", "graph/torch/windows.py", "tests/graph/test_torch_windows.py", unit="graph"),
     _row("graph-drop-masks", "cpu gpu", "lets attention be causal, or without a mask, where its mask is known when a graph is compiled, and says just that", "all numbers of the mask are computed, and compared", "graph/torch/masks.py", "tests/graph/test_torch_masks.py", unit="graph"),
     _row(
         "graph-break-launches", "cpu gpu", "starts kernels in two calls of native code in place of one, between which memory goes back", "the launches and their order stay the same", "graph/planning/breaks.py, graph/planning/settle.py",

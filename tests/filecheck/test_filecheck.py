@@ -106,6 +106,7 @@ IN_PASSES -= {
     "graph-narrow-places",
     "graph-drop-masks",
     "graph-share-pages",
+    "graph-sum-windows",
 }
 
 

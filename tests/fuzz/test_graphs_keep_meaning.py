@@ -75,6 +75,7 @@ PLANNED = (
 OF_TORCH = (
     "graph-drop-copies", "graph-narrow-places", "graph-split-addmm", "graph-drop-masks", "graph-share-pages",
     "graph-point-convolutions",
+    "graph-sum-windows",
 )  # fmt: skip
 # (tests/unit/test_graph_align.py has random rows, tests/fuzz/test_convolution_layouts.py graphs with convolutions,
 # test_graph_halves.py those of halves, tests/fuzz/test_graph_expanded.py rows that others read.)

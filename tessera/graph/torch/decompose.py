@@ -13,6 +13,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._decomp import decompositions as torchs
 
 from tessera.graph.torch.foreach import foreach_decompositions
+from tessera.graph.torch.windows import sums_windows, weight_gradient
 
 aten = torch.ops.aten
 
@@ -60,15 +61,20 @@ def _is_attention(overload: Any) -> bool:
 
 
 def convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> Any:
-    """The gradient of a bias as a sum, which is fused with others. On CPUs the library's own one is as quick."""
+    """The gradient of a bias as a sum, which is fused with others, and that of a weight as a loop where the library
+    would take much memory for it. On CPUs the library computes both or none, the bias's as quickly."""
     mask = rest[-1]
-    if not mask[2] or not grad.is_cuda:
+    windows = sums_windows(grad, x, weight, rest)
+    sums = mask[2] and (windows or grad.is_cuda)
+    if not sums and not windows:
         return NotImplemented
+    left = [mask[0], mask[1] and not windows, mask[2] and not sums]
     found = (None, None, None)
-    if mask[0] or mask[1]:
-        library = aten.convolution_backward.default
-        found = library(grad, x, weight, *rest[:-1], [mask[0], mask[1], False])
-    return found[0], found[1], grad.sum([0, *range(2, grad.dim())])
+    if any(left):
+        found = aten.convolution_backward.default(grad, x, weight, *rest[:-1], left)
+    of_weight = weight_gradient(grad, x, weight, rest) if windows else found[1]
+    of_bias = grad.sum([0, *range(2, grad.dim())]) if sums else found[2]
+    return found[0], of_weight, of_bias
 
 
 def ldexp(x: Any, exponent: Any) -> Any:
