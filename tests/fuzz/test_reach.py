@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.generators import dots
+from tests.fuzz.generators import dots, rows
 from tests.fuzz.reach import applied, reached
 
 SEEDS = range(1, 151)
@@ -46,3 +46,13 @@ def test_conditions_and_their_neighbours(change: dict, name: str, is_reached: bo
     base = {key: getattr(pick, "values", ((),))[0] for key, pick in dots.TABLE.items()} | plain
     base |= {"dots": "one", "stages": 4, "loop": "runtime", "endings": (), **change}
     assert (name in applied(dots.build(base, 1))) == is_reached
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("layout", "is_reached"), [("apart", True), ("strided", False), ("last", False)]
+)
+def test_rows_reach_the_order_of_dimensions(layout: str, is_reached: bool) -> None:
+    plain = {key: getattr(pick, "values", ((),))[0] for key, pick in rows.TABLE.items()}
+    built = rows.build({**plain, "shape": (32, 32), "layout": layout}, 1)
+    assert ("nearest-dimension" in applied(built)) == is_reached

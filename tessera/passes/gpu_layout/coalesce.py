@@ -1,6 +1,7 @@
 """Chooses a layout for every access to global memory, and records it in the op's attribute `layout`.
 
-The dimension along which addresses are contiguous runs fastest over registers and lanes. A thread takes as many
+The dimension along which addresses are contiguous runs fastest over registers and lanes; where none is known to be,
+that with the nearest neighbours (optimisation `nearest-dimension`). A thread takes as many
 neighbours as one 16-byte access holds, if address and mask allow. Accesses of one shape and order get one
 layout, the widest: an element-wise kernel then needs no conversion, and a thread reads wide elements by several
 accesses, which find the rest of a sector in the cache. Writes would send each sector once per access, so the layout is
@@ -12,7 +13,9 @@ from __future__ import annotations
 from math import gcd
 
 from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.steps import NeighbourSteps
 from tessera.ir import Module, Op, TileType, Value, elem_of, pass_, shape_of
+from tessera.ir.applications import apply
 from tessera.layout import default_blocked
 from tessera.ops import (
     Atomic,
@@ -46,13 +49,9 @@ def coalesce(module: Module, facts: GpuFacts) -> None:
     num_warps: int = module.attrs["num_warps"]
     for func in module.body:
         assert isinstance(func, FuncOp)
-        wanted = [
-            w
-            for w in (
-                _wanted(op, axis, facts) for axis in (AxisAnalysis(func),) for op in func.walk()
-            )
-            if w
-        ]
+        axis = AxisAnalysis(func)
+        near = NeighbourSteps(func, axis)
+        wanted = [w for op in func.walk() if (w := _wanted(op, axis, near, facts))]
         widest: dict[Group, int] = {}
         for op, group, vec in wanted:
             # Descriptor accesses go through shared memory, where any layout will do.
@@ -117,7 +116,9 @@ class Flows:
         self.parents[self._root(a)] = self._root(b)
 
 
-def _wanted(op: Op, axis: AxisAnalysis, facts: GpuFacts) -> tuple[Op, Group, int] | None:
+def _wanted(
+    op: Op, axis: AxisAnalysis, near: NeighbourSteps, facts: GpuFacts
+) -> tuple[Op, Group, int] | None:
     """Return (op, (shape, order), elements of one access) for an access to a tile."""
     if isinstance(op, DescriptorLoadOp | DescriptorStoreOp):
         t = op.result.type if isinstance(op, DescriptorLoadOp) else op.value.type
@@ -127,15 +128,23 @@ def _wanted(op: Op, axis: AxisAnalysis, facts: GpuFacts) -> tuple[Op, Group, int
         return op, (t.shape, order), facts.max_vector_bytes // t.elem.storage_bytes
     if not isinstance(op, PointerAccess) or not isinstance(op.ptr.type, TileType):
         return None
-    order = access_order(axis, op.ptr)
+    order = access_order(axis, near, op, facts.warp_size)
     vec = access_width(axis, op.ptr, op.mask, order[0], facts.max_vector_bytes)
     return op, (op.ptr.type.shape, order), vec
 
 
-def access_order(axis: AxisAnalysis, ptr: Value) -> tuple[int, ...]:
-    """Return the dimensions, the one with the longest contiguous addresses first; of equals, the last one first."""
-    contiguity = axis.facts(ptr).contiguity
-    return tuple(sorted(range(len(contiguity)), key=lambda d: (-contiguity[d], -d)))
+def access_order(
+    axis: AxisAnalysis, near: NeighbourSteps, op: PointerAccess, lanes: int
+) -> tuple[int, ...]:
+    """Return the dimensions, the one with the longest contiguous addresses first; of equals, the one along which
+    neighbours are nearest, and if that is not known or has no elements for all `lanes` of a warp, the last one."""
+    contiguity, steps = axis.facts(op.ptr).contiguity, [s or 0 for s in near.of(op.ptr)]
+    last = sorted(range(len(steps)), key=lambda d: (-contiguity[d], -d))
+    nearest = sorted(last, key=lambda d: (-contiguity[d], steps[d]))
+    first = nearest[0]
+    if first == last[0] or not all(steps) or shape_of(op.ptr.type)[first] < lanes:
+        return tuple(last)
+    return tuple(nearest if apply("nearest-dimension", op) else last)
 
 
 def access_width(

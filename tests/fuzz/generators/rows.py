@@ -49,7 +49,7 @@ TABLE: dict[str, Pick | Several] = {
     "ragged": Pick(0, 1, 3, plain=0.6),
     "other": Pick(0, None, 1, "inf", plain=0.4),
     "grid": Pick(1, 2, 3, plain=0.5),
-    "layout": Pick("plain", "last", "strided", plain=0.6),
+    "layout": Pick("plain", "last", "strided", "apart", plain=0.6),
     "offset": Pick(0, 1, 3, 16, plain=0.7),
     "warps": Pick(4, 1, 2, 8, plain=0.3),
     # In place of `shape`: tiles of many vectors, whose loops are not unrolled, and of many results over several warps.
@@ -143,9 +143,9 @@ class Rows:
         size, shape = prod(self.shape), self.shape
         strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
         span = size
-        if f["layout"] == "last":  # column-major
+        if f["layout"] in ("last", "apart"):  # column-major
             strides = [prod(shape[:i]) for i in range(len(shape))]
-        elif f["layout"] == "strided":
+        if f["layout"] in ("strided", "apart"):
             strides, span = [2 * s for s in strides], 2 * size
         chunks = 3 if f["walk"] != "none" else 1
         fill = f["fill"]
