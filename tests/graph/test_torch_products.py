@@ -19,9 +19,11 @@ from tessera.backends.compiler import GPUTarget  # noqa: E402
 from tessera.graph.calls.executable import machine_of  # noqa: E402
 from tessera.graph.ir.ops import ExternOp, MatmulOp  # noqa: E402
 from tessera.graph.passes import cost  # noqa: E402
+from tessera.graph.planning.plan import Extern  # noqa: E402
 from tessera.graph.torch.importing import import_graph  # noqa: E402
 from tessera.graph.torch.lowering import matmul  # noqa: E402
 from tessera.graph.torch.options import Options  # noqa: E402
+from tessera.graph.torch.records import recording  # noqa: E402
 from tessera.ops import FuncOp  # noqa: E402
 from tests.graph.torch_kit import compare  # noqa: E402
 
@@ -168,34 +170,32 @@ def test_numbers_are_those_of_eager(monkeypatch: pytest.MonkeyPatch):
 POINT = ((8, 576, 1, 1), (144, 576, 1, 1), (144,))
 
 
-def test_convolutions_of_single_elements_are_products(arch: int, monkeypatch: pytest.MonkeyPatch):
-    assert calls(F.conv2d, *POINT) == ["mm"]
-    assert calls(lambda x, w: F.conv2d(x, w, stride=2).relu(), *POINT[:2]) == ["mm"]
-    assert calls(F.conv1d, (8, 576, 1), (144, 576, 1), (144,)) == ["mm"]
-    for given in (
-        ((8, 576, 2, 1), *POINT[1:]),
-        ((8, 576, 3, 3), (144, 576, 3, 3), (144,)),
-    ):
-        assert calls(F.conv2d, *given) == ["convolution"]
-    assert calls(lambda x, w, b: F.conv2d(x, w, b, padding=1), *POINT) == ["convolution"]
-    assert calls(lambda x, w: F.conv2d(x, w, groups=2), POINT[0], (144, 288, 1, 1)) == [
-        "convolution"
-    ]
-    assert calls(F.conv2d, *POINT, dtype=torch.bfloat16) == ["convolution"]
-    monkeypatch.setenv("TESSERA_DISABLE", "graph-point-convolutions")
+def test_convolutions_of_single_elements_stay_calls_on_gpus(arch: int):
     assert calls(F.conv2d, *POINT) == ["convolution"]
 
 
-def test_of_many_points_a_product_is_as_exact_as_the_convolution(
-    arch: int, monkeypatch: pytest.MonkeyPatch
-):
-    """tf32 in the one and not in the other would make it slower."""
-    many = ((1000, 576, 1, 1), *POINT[1:])
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert calls(F.conv2d, *many) == ["convolution"]
-    assert calls(F.conv2d, *POINT) == ["mm"]
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert calls(F.conv2d, *many) == ["mm"]
+@pytest.mark.parametrize("off", ["", "graph-point-convolutions"])
+def test_convolutions_of_single_elements_are_products(monkeypatch: pytest.MonkeyPatch, off: str):
+    monkeypatch.setenv("TESSERA_DISABLE", off)
+
+    def externs(f: Any, *shapes: tuple[int, ...]) -> list[str]:
+        torch._dynamo.reset()
+        with recording() as records:
+            torch.compile(f, backend="tessera")(*(torch.randn(s) for s in shapes))
+        steps = [s for r in records for s in r.run.plan.steps]
+        return [
+            s.op.target.removeprefix("aten.").split(".")[0] for s in steps if isinstance(s, Extern)
+        ]
+
+    product = ["convolution"] if off else []
+    assert externs(F.conv2d, *POINT) == product
+    assert externs(lambda x, w: F.conv2d(x, w, stride=2).relu(), *POINT[:2]) == product
+    assert externs(F.conv1d, (8, 576, 1), (144, 576, 1), (144,)) == product
+    for shapes in (((8, 576, 2, 1), *POINT[1:]), ((8, 576, 3, 3), (144, 576, 3, 3), (144,))):
+        assert externs(F.conv2d, *shapes) == ["convolution"]
+    assert externs(lambda x, w, b: F.conv2d(x, w, b, padding=1), *POINT) == ["convolution"]
+    halves = POINT[0], (144, 288, 1, 1)
+    assert externs(lambda x, w: F.conv2d(x, w, groups=2), *halves) == ["convolution"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
