@@ -145,6 +145,8 @@ fla(
     SMALL,
     SMALL,
     SCALAR,
+    None,
+    None,
     SCALAR,
     training=False,
 )
