@@ -16,7 +16,7 @@ OPTIONS = SimpleNamespace(
     any_extent=False,
     num_warps=4, num_ctas=1, num_stages=3, target="cuda:90", default_dot_input_precision="tf32",
     allowed_dot_input_precisions=("tf32", "tf32x3", "ieee"), supported_fp8_dtypes=("fp8e5", "fp8e4nv"),
-    enable_fp_fusion=True, debug=False, sanitize_overflow=True, backend_name="cuda",
+    enable_fp_fusion=True, debug=False, sanitize_overflow=True, backend_name="cuda", instrumentation_mode="",
 )  # fmt: skip
 
 

@@ -199,7 +199,7 @@ def test_convolutions_of_single_elements_are_products(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_products_of_single_elements_give_what_convolutions_give(dtype: torch.dtype):
+def test_products_of_single_elements_give_what_convolutions_give(dtype: Any):
     """Squeeze and excitation, with gradients, in either order of dimensions."""
     a, b = torch.nn.Conv2d(12, 4, 1).to(dtype), torch.nn.Conv2d(4, 12, 1, bias=False).to(dtype)
 
