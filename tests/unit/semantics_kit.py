@@ -22,6 +22,7 @@ DTYPES = {d.short: d for d in dtypes.ALL_DTYPES} | {
 def front_end(**options: Any) -> FrontEnd:
     known = {
         "num_warps": 4,
+        "instrumentation_mode": "",
         "num_ctas": 1,
         "num_stages": 3,
         "default_dot_input_precision": "tf32",

@@ -48,9 +48,13 @@ def is_file(page: Path, path: str) -> bool:
     return path.split("/")[0].isupper() or any(f.endswith(f"/{path}") for f in files())
 
 
+MISSPELT = {"tessera.cdv"}  # a mistake of docs/mistakes.md
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_dotted_names_exist(page: Path):
-    missing = [n for n in set(NAME.findall(page.read_text("utf-8"))) if not exists(n)]
+    named = set(NAME.findall(page.read_text("utf-8"))) - MISSPELT
+    missing = [n for n in named if not exists(n)]
     assert missing == []
 
 
