@@ -281,6 +281,13 @@ class Sample:
         )
 
 
+@tessera.jit
+def pixels(x, y, width, stride, plane):
+    """Rows of pixels that end at unknown places, in planes that lie far apart."""
+    i, c = tl.arange(0, 32)[:, None], tl.arange(0, 16)[None, :]
+    tl.store(y + i * 16 + c, tl.load(x + i // width * stride + i % width + c * plane))
+
+
 def small(*shapes: tuple[int, ...], dtype: Any = np.float16, low: int = -1) -> list[np.ndarray]:
     rng = np.random.default_rng(7)
     return [rng.integers(low, 2, shape).astype(dtype) for shape in shapes]
@@ -353,6 +360,7 @@ SAMPLES = [
         lambda: [*small((16, 64), (64, 16), dtype=np.float32), np.zeros((16, 16), np.float32)], list, (1,),
         {"K": 64, "B": 16},
     ),
+    _product("few rows", 4, 64, 64, (4, 64, 64), np.float32, ("cpu",)),
     _product("halves", 64, 64, 64, (32, 32, 32), np.float16, ("cpu",)),
     Sample(
         "biased", ("simt",), biased,
@@ -419,6 +427,9 @@ SAMPLES = [
     ),
     Sample(
         "turned", ("cpu",), turned, lambda: small((64, 64), (64, 64), dtype=np.float32), list, (1,), {"B": 64}
+    ),
+    Sample(
+        "pixels", ("simt",), pixels, lambda: small((16, 64), (64, 16), dtype=np.float32), lambda x: [*x, 7, 8, 64], (1,)
     ),
     Sample(
         "increased", BOTH, increased, lambda: small((1000,), dtype=np.float32), lambda x: [*x, 1000], (2,), {"B": 512}

@@ -26,15 +26,12 @@ from tests.unit.optimization_samples import CASES, Sample
 
 stages: Any = importlib.import_module("tessera.compiler.compile")
 # What needs instructions that not every machine has, or ptxas (tests/unit/test_ptxas.py); whole-stores needs a machine
-# that has no quick stores under masks (tests/unit/test_cpu_codegen.py). few-rows is in tests/unit/test_cpu_few_rows.py,
-# nearest-dimension in tests/filecheck/coalesce.tir.
+# that has no quick stores under masks (tests/unit/test_cpu_codegen.py).
 ELSEWHERE = {
     "amx-tiles",
     "bf16-pairs",
-    "few-rows",
     "int8-pairs",
     "int8-quads",
-    "nearest-dimension",
     "raise-occupancy",
     "spill-little",
     "whole-stores",

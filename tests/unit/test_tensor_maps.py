@@ -275,7 +275,7 @@ def test_loops_that_stay_whole_load_through_pointers(kernel: Any, warps: int) ->
     if kernel is in_place:
         want = np.concatenate([x[:16] * 2**i for i in range(5)])
     np.testing.assert_array_equal(arrays[-1][:64], want[:64])
-    assert "not warp-specialised" in compiled.metadata.remarks[-1]
+    assert "not warp-specialised" in compiled.metadata.remarks[0]
     assert not ops(compiled, "warp_specialize")
     assert not ops(compiled, "descriptor_load")
 
