@@ -29,7 +29,8 @@ LOOKUPS = ("sort", "topk", "gather", "histogram", "where", "vector", "trip", "cl
 MATH = {  # of whole numbers k from -2 to 2; eight times that and 8.25 is far from a whole number, so that floors agree
     "exp": "tl.exp(k)", "exp2": "tl.exp2(k)", "log": "tl.log(k + 3)", "log2": "tl.log2(k + 3)", "sin": "tl.sin(k)",
     "cos": "tl.cos(k)", "sqrt": "tl.sqrt(tl.abs(k))", "rsqrt": "tl.rsqrt(k + 3)", "erf": "tl.erf(k)",
-    "sigmoid": "tl.sigmoid(k)",
+    "sigmoid": "tl.sigmoid(k)", "square": "tl.extra.libdevice.pow(k, 2.0)",
+    "cube": "tl.extra.libdevice.pow(k, 3.0) * 0.5", "power": "tl.extra.libdevice.pow(k + 3, 0.25)",
 }  # fmt: skip
 UNARY = ("neg", "abs", "floor", "ceil", *MATH)
 FLOATS = ("fp32", "fp16", "bf16", "fp64")
