@@ -126,6 +126,7 @@ class FrontEnd:
         self.module = module
         self.options = options
         self.marks_lines = marks_lines
+        self.stops = False  # whether it has called `breakpoint()`
         self.builder = Builder()
         # True inside a region that back ends evaluate lane by lane: it must have no checks.
         self.combining = False

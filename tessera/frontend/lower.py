@@ -21,7 +21,7 @@ from tessera.language.callable import JITCallable
 from tessera.language.descriptor import tensor_descriptor, tensor_descriptor_type
 from tessera.language.values import constexpr, wrap
 from tessera.language.values import tuple as tl_tuple
-from tessera.ops import BreakpointOp, FuncOp, MakeDescriptorOp, ReturnOp
+from tessera.ops import FuncOp, MakeDescriptorOp, ReturnOp
 from tessera.ops.trace import LINES_MODE
 
 Path = tuple[int, ...]
@@ -48,30 +48,26 @@ def lower_kernel(
     value. `attrs`: path → [["tt.divisibility", 16], …]. `options`: the launch options. `name`: symbol of the kernel.
     Raises CompilationError with the location in the kernel's source.
     """
-    marks_lines = options.instrumentation_mode == LINES_MODE
-    module = _lowered(fn, signature, constants, attrs, options, name, marks_lines)
-    if not marks_lines and any(isinstance(op, BreakpointOp) for op in module.walk()):
-        return _lowered(fn, signature, constants, attrs, options, name, True)
-    return module
+    fe = FrontEnd(_module(options), options, options.instrumentation_mode == LINES_MODE)
+    _lower(fe, fn, signature, _Arguments(fn, constants, attrs), name or fn.__name__)
+    if fe.stops and not fe.marks_lines:  # a debugger goes on line by line from `breakpoint()`
+        fe = FrontEnd(_module(options), options, marks_lines=True)
+        _lower(fe, fn, signature, _Arguments(fn, constants, attrs), name or fn.__name__)
+    return fe.module
 
 
-def _lowered(
-    fn: JITCallable,
-    signature: Mapping[str, object],
-    constants: Mapping[Key, object],
-    attrs: Mapping[Key, Sequence[Sequence[object]]],
-    options: Any,
-    name: str | None,
-    marks_lines: bool,
-) -> Module:
-    module = Module(
+def _module(options: Any) -> Module:
+    return Module(
         num_warps=options.num_warps,
         num_ctas=options.num_ctas,
         num_stages=options.num_stages,
         target=target_text(options.target),
     )
-    fe = FrontEnd(module, options, marks_lines)
-    arguments = _Arguments(fn, constants, attrs)
+
+
+def _lower(
+    fe: FrontEnd, fn: JITCallable, signature: Mapping[str, object], arguments: _Arguments, name: str
+) -> None:  # fmt: skip
     body = arguments.block
     fe.builder.block = body
     names: dict[str, object] = {}
@@ -92,12 +88,11 @@ def _lowered(
         raise
     fe.builder.insert(ReturnOp(()))
     kernel = FuncOp(
-        name=name or fn.__name__, kernel=True, arg_attrs=tuple(arguments.attrs), regions=(body,),
+        name=name, kernel=True, arg_attrs=tuple(arguments.attrs), regions=(body,),
         loc=fe.loc(fe.frame.source.node),
     )  # fmt: skip
-    module.body.append(kernel)
-    verify(module)
-    return module
+    fe.module.body.append(kernel)
+    verify(fe.module)
 
 
 def target_text(target: object) -> str:

@@ -30,6 +30,7 @@ def mark(fe: FrontEnd, *, stops: bool) -> None:
         names += [name] if isinstance(x, tensor) else [f"{name}_{i}" for i in range(len(inner))]
         if not inner and isinstance(unwrap(x), bool | int | float | str):
             constants.append((name, unwrap(x)))
+    fe.stops |= stops
     op = BreakpointOp(values, labels=tuple(names), constants=tuple(constants), stops=stops)
     fe.builder.insert(op)
 
