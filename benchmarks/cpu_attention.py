@@ -9,23 +9,15 @@ of a few tiles the fastest is taken. Figures as in cpu_plain.py, whose options t
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from statistics import geometric_mean
+from collections.abc import Iterator
 from typing import Any
 
-import cpu_plain
-import record
 import sources
-from cpu_products import fastest
-from record import Row
+from cpu_products import Call, Case, compare
 
 import tessera
 import tessera.language as tl
 
-Call = Callable[[], Any]
-Case = tuple[str, str, str, list[Call], Call, Any]  # name, shape, type, ours, torch's, our result
 LOG2_E = 1.4426950408889634
 TILES = ((32, 64), (64, 64), (128, 64), (64, 128), (128, 128))
 # Heads, heads of keys, length, size of a head.
@@ -192,20 +184,5 @@ class Cases:
         return "one new token", f"{heads}x{n}x{dim}, {group} queries", dtype, calls, theirs, out
 
 
-def main() -> None:
-    args, torch, clock, settings = cpu_plain.prepared()
-    found: list[Row] = []
-    for name, shape, dtype, ours, theirs, result in Cases(torch).all():
-        if not re.search(args.only, f"{name} {shape} {dtype}"):
-            continue
-        case = (name, shape, fastest(ours, clock), theirs, result)
-        row = replace(cpu_plain.measure(case, args.rep, clock), dtype=dtype)
-        found.append(row)
-        cpu_plain.show(row, f"{name:17}{shape:24}{dtype}")
-        record.write(args, "cpu_attention", found, **settings)
-    ratios = [row.ratios["torch"] for row in found]
-    print(f"{len(ratios)} rows: {geometric_mean(ratios):.2f} of torch, {min(ratios):.2f} at least")
-
-
 if __name__ == "__main__":
-    main()
+    compare("cpu_attention", lambda torch: Cases(torch).all(), (17, 24))

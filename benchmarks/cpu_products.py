@@ -9,7 +9,7 @@ batches. Figures as in cpu_plain.py, whose options these are.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any
@@ -23,6 +23,7 @@ import tessera
 import tessera.language as tl
 
 Call = Callable[[], Any]
+Case = tuple[str, str, str, list[Call], Call, Any]  # name, shape, type, ours, torch's, our result
 TILES = ((32, 32, 32), (64, 64, 64), (128, 128, 64), (256, 128, 64), (256, 256, 64), (512, 256, 64))
 SKINNY = (
     (16, 64, 128),
@@ -113,20 +114,23 @@ def fastest(calls: list[Call], clock: Callable[[], float]) -> Call:
     return min(calls, key=lambda call: min(once(call) for _ in range(3)))
 
 
-def main() -> None:
+def compare(
+    benchmark: str, cases: Callable[[Any], Iterable[Case]], widths: tuple[int, int]
+) -> None:
+    """Measure what `cases` makes of torch, and print and record rows; `widths`: of names and shapes."""
     args, torch, clock, settings = cpu_plain.prepared()
     found: list[Row] = []
-    for name, shape, dtype, ours, theirs, result in Cases(torch).all():
+    for name, shape, dtype, ours, theirs, result in cases(torch):
         if not re.search(args.only, f"{name} {shape} {dtype}"):
             continue
         case = (name, shape, fastest(ours, clock), theirs, result)
         row = replace(cpu_plain.measure(case, args.rep, clock), dtype=dtype)
         found.append(row)
-        cpu_plain.show(row, f"{name:13}{shape:18}{dtype}")
-        record.write(args, "cpu_products", found, **settings)
+        cpu_plain.show(row, f"{name:{widths[0]}}{shape:{widths[1]}}{dtype}")
+        record.write(args, benchmark, found, **settings)
     ratios = [row.ratios["torch"] for row in found]
     print(f"{len(ratios)} rows: {geometric_mean(ratios):.2f} of torch, {min(ratios):.2f} at least")
 
 
 if __name__ == "__main__":
-    main()
+    compare("cpu_products", lambda torch: Cases(torch).all(), (13, 18))
