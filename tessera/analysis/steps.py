@@ -13,9 +13,7 @@ from tessera.ir import Op, Value, shape_of
 from tessera.ops import FuncOp, arith, tile
 
 SEVERAL = 2  # an unknown factor counts as the least one that changes anything
-LONG_RUN = (
-    32  # a warp's lanes: where runs are known to be shorter, one of its accesses meets several
-)
+LONG_RUN = 32  # lanes of a warp: of shorter runs, one of its accesses meets several
 
 Steps = tuple[int | None, ...]
 

@@ -123,6 +123,7 @@ _GRAPHS = (
         "graph/torch/lowering/matmul.py `profitable`, graph/emit/product_time.py", "tests/graph/test_torch_products.py", unit="product",
     ),
     _row("graph-split-addmm", "gpu", "lets the library compute fp32 products without their bias, which a loop adds", "no tf32; a sum is rounded to fp32 before the bias is added", "graph/torch/lowering/matmul.py", "tests/graph/test_torch_products.py", unit="product"),
+    _row("graph-order-extrema", "cpu gpu", "finds the place of an extremum by one comparison an element, where a window's elements come in order", "places are the window's indices; of equal elements the first wins, of NaNs the first or the last, as asked for", "graph/ir/combine.py `in_order`", "tests/unit/test_graph_extrema.py", unit="reduction"),
     _row("graph-point-convolutions", "cpu", "makes products of matrices of convolutions of images of one element", "windows of one element, no padding, one group; their order of sums changes", "graph/torch/lowering/convolution.py", "tests/graph/test_torch_products.py", unit="product"),
     _row("graph-fuse-products", "cpu gpu", "computes what makes a product's operands, and what reads it, in its kernel", "nobody else reads these operands; all readers read the product at their own place", "graph/planning/products.py", "tests/unit/test_graph_matmul.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop"),
     _row(

@@ -92,7 +92,7 @@ IN_PASSES -= {
 }
 IN_PASSES -= {"compare-differences"}
 IN_PASSES -= {"graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments"}
-IN_PASSES -= {"graph-align-rows"}
+IN_PASSES -= {"graph-align-rows", "graph-order-extrema"}
 IN_PASSES -= {
     "graph-reuse-memory",
     "graph-cut-arena",

@@ -69,16 +69,15 @@ def test_random_graphs(seed: int, steps: int):
 PLANNED = (
     "graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments", "graph-reuse-memory",
     "graph-cut-arena", "graph-break-launches", "graph-order-steps", "graph-own-products", "graph-fuse-products",
-    "graph-place-parts", "graph-align-rows",
+    "graph-place-parts", "graph-align-rows", "graph-order-extrema",
 )  # fmt: skip
 # Of torch's graphs, in tests/graph.
 OF_TORCH = (
     "graph-drop-copies", "graph-narrow-places", "graph-split-addmm", "graph-drop-masks", "graph-share-pages",
-    "graph-point-convolutions",
-    "graph-sum-windows",
+    "graph-point-convolutions", "graph-sum-windows",
 )  # fmt: skip
-# (tests/unit/test_graph_align.py has random rows, tests/fuzz/test_convolution_layouts.py graphs with convolutions,
-# test_graph_halves.py those of halves, tests/fuzz/test_graph_expanded.py rows that others read.)
+# (tests/unit/test_graph_align.py has random rows, test_graph_extrema.py windows, tests/fuzz/test_convolution_layouts.py
+# graphs with convolutions, test_graph_halves.py those of halves, test_graph_expanded.py rows that others read.)
 OTHERS = (
     "graph-split-index-sets", "graph-drop-roundings", "graph-join-gradients", "graph-reduce-scatters",
     "graph-channels-last", "graph-add-biases", "graph-narrow-results", "graph-recompute-expanded", *OF_TORCH, *PLANNED,

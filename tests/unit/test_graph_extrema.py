@@ -18,6 +18,7 @@ from tessera.graph.ir.ops import ReduceOp
 from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize
 from tessera.graph.planning.planner import Planner
+from tessera.ir.applications import Session
 from tests.unit.graph_kit import HOPPER, check, module_of
 
 KINDS = ("max", "min")
@@ -71,7 +72,9 @@ def wanted(x: np.ndarray[Any, Any], kind: str, last_nan: bool) -> list[np.ndarra
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("last_nan", [False, True])
-def test_extrema_of_windows(kind: str, last_nan: bool):
+@pytest.mark.parametrize("off", ["", "graph-order-extrema"])
+def test_extrema_of_windows(monkeypatch: pytest.MonkeyPatch, kind: str, last_nan: bool, off: str):
+    monkeypatch.setenv("TESSERA_DISABLE", off)
     x = special()
     check(windows(kind, last_nan, True), [x], wanted(x, kind, last_nan))
     check(windows(kind, last_nan, False), [x], wanted(x, kind, last_nan)[:1])
@@ -104,6 +107,8 @@ def test_elements_that_come_in_order_are_compared_once():
     found = ops_of(windows("max", True, True))
     assert (found["isnan"], found["reduce"]) == (8, 0)
     assert found["cmp"] <= 2 * 8
+    with Session("graph", frozenset({"graph-order-extrema"})):
+        assert ops_of(windows("max", True, True))["cmp"] > 2 * 8
 
 
 def pooled(size: int) -> Any:

@@ -30,10 +30,11 @@ from tessera.graph.emit.sorting import sorted_rows
 from tessera.graph.emit.tiles import CannotEmit, Shape, joint_shape, typed
 from tessera.graph.emit.tiling import MOST_UNROLLED, Tiling, next_power
 from tessera.graph.index import Dim, Expr, dim, expr
-from tessera.graph.ir.combine import in_order
+from tessera.graph.ir.combine import finds_place, in_order
 from tessera.graph.ir.ops import CombiningOp, ReduceOp, ScanOp, SortOp, yielded
 from tessera.graph.ir.types import product
 from tessera.ir import Block, Builder, Op, Value, elem_of, shape_of
+from tessera.ir.applications import apply
 from tessera.ops import YieldOp, arith, control
 
 LONG = 256  # steps that are added up one after the other
@@ -307,7 +308,8 @@ class InnerNest(Nest):
 
     def _written_out(self, op: ReduceOp, total: int, scope: Scope) -> list[Value]:
         found = [self.tiles.const(n, elem) for n, elem in self._identities(op)]
-        combine = in_order(op.body, op.combine)
+        ordered = finds_place(op.body, op.combine) and apply("graph-order-extrema", op)
+        combine = in_order(op.combine) if ordered else op.combine
         for k in range(total):
             coordinates = delinearised(expr(k), op.extents)
             child = scope.child(op.body, coordinates, scope.target, scope.inner)

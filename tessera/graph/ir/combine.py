@@ -180,12 +180,11 @@ def next_extremum(kind: str, last_nan: bool) -> Combine:
     return combine
 
 
-def in_order(body: Block, combine: Block) -> Block:
-    """What combines the values of an index with those of all smaller ones, in the order of the index."""
+def in_order(combine: Block) -> Block:
+    """What an `arg_extremum` is where its second operands lie behind all that the first ones are of."""
     known = extremum_of(combine)
-    if known is None or not finds_place(body, combine):
-        return combine
-    return region_of([v.type for v in body.terminator.operands], next_extremum(*known))
+    assert known is not None
+    return region_of([v.type for v in combine.terminator.operands], next_extremum(*known))
 
 
 def finds_place(body: Block, combine: Block) -> bool:
