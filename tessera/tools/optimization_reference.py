@@ -8,7 +8,7 @@ from tessera.config.optimizations import OPTIMIZATIONS, Optimization
 INTRODUCTION = """\
 # Optimisations
 
-Generated from `tessera/config/optimizations.py` by `python -m tessera.tools.pages optimizations`.
+Generated from `tessera/config/optimization_table.py` by `python -m tessera.tools.pages optimizations`.
 
 Each transformation that a right result does not need has a name. `TESSERA_DISABLE=name,...` (`all`: every one) leaves
 it out, and so does the option `disable_optimizations="name,..."` of a launch or an autotuner's config. What is not listed

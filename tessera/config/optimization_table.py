@@ -1,0 +1,377 @@
+# ruff: noqa: E501  rows of a table
+"""Lists the optimisations: each transformation that correctness does not need has one row here.
+
+Transformations without a row are needed for correctness. docs/optimizations.md is generated from the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Optimization:
+    """`unit`: what one application is. `assumes`: the preconditions of correctness; `proven_by`: what establishes
+    them; `tests`: the files that test it, and what else fuzzes it."""
+
+    name: str
+    targets: str  # of "cpu" and "gpu", or both
+    does: str
+    assumes: str
+    proven_by: str
+    tests: str
+    unit: str = "kernel"
+    takes_room: bool = False  # registers or shared memory
+
+
+def _row(*fields: str, unit: str = "kernel", takes_room: bool = False) -> Optimization:
+    return Optimization(*fields, unit=unit, takes_room=takes_room)
+
+
+PASSES = "tests/fuzz/test_passes_keep_meaning.py"
+KERNELS = "tests/fuzz/test_kernels_agree.py"
+DOTS = "tests/unit/test_gpu_passes_dots.py"
+
+TILE_IR = (
+    _row(
+        "canonicalize", "cpu gpu", "folds constants, uniform masks, branches and loops that are known; drops dead code", "each rule keeps the value for all inputs", "the rule's own condition", f"tests/filecheck/canonicalize, {PASSES}", unit="rewrite",
+    ),
+    _row("cse", "cpu gpu", "makes one op of equal pure ops", "equal operands, attributes and types; no effect", "`Effect.NONE` of the op's class", f"tests/filecheck/cse.tir, {PASSES}", unit="op"),
+    _row("licm", "cpu gpu", "moves invariant pure ops in front of loops", "operands are defined outside; the op cannot trap where the loop would not have run", "passes/neutral/licm.py `_may_trap`", f"tests/filecheck/licm.tir, {PASSES}", unit="op"),
+    _row(
+        "while-to-for", "cpu gpu", "makes `for` loops of `while` loops that count", "one comparison with a fixed bound decides alone; a constant step", "passes/neutral/while_to_for.py `_count`", f"tests/filecheck/while-to-for.tir, {PASSES}", unit="loop",
+    ),
+    _row(
+        "known-comparisons", "cpu gpu", "drops masks and branches that intervals of indices decide: `i + arange < 128` in a loop to 128 by whole blocks", "an interval holds for every element of every program and iteration", "analysis/ranges.py; arithmetic that may wrap has none", f"tests/filecheck/known-comparisons.tir, tests/unit/test_ranges.py, {PASSES}", unit="op",
+    ),
+    _row(
+        "peel-first", "gpu", "takes the first iteration out of loops that branch on being in it: Welford's means", "constant bounds; at least two iterations", "passes/neutral/peel.py `_peelable`", "tests/filecheck/peel-first.tir, tests/unit/test_ranges.py", unit="loop",
+    ),
+    _row("unroll", "gpu", "puts several iterations into one body where `loop_unroll_factor` asks for it", "a constant step; the widened step fits the index's type", "passes/neutral/unroll.py", "tests/unit/test_unroll.py", unit="loop"),
+)  # fmt: skip
+
+GRAPHS = (
+    _row(
+        "graph-canonicalize", "cpu gpu", "folds views into the maps of loads, simplifies maps, resolves known masks, drops copies",
+        "each rule keeps the value for all indices in range", "graph/index/ranges.py", "tests/unit/test_graph_passes.py", unit="rewrite",
+    ),
+    _row(
+        "graph-cse", "cpu gpu", "makes one of equal loops", "equal operands, attributes and bodies; no effect", "graph/passes/equal.py", "tests/unit/test_graph_passes.py", unit="op",
+    ),
+    _row(
+        "graph-add-biases", "gpu", "adds the biases of convolutions in loops, which are parts of others, where the library takes a kernel for each", "the library rounds what it computes before it adds",
+        "graph/passes/biases.py", "tests/unit/test_graph_biases.py", unit="op",
+    ),
+    _row(
+        "graph-channels-last", "cpu gpu", "lets convolutions and the loops between them have channels last in memory", "elements stay at their coordinates; what leaves the graph, or goes to other library functions, keeps its strides",
+        "graph/passes/layouts.py, docs/graph-layouts.md", "tests/unit/test_graph_layouts.py", unit="graph",
+    ),
+    _row(
+        "graph-inline-loops", "cpu gpu", "computes a loop's result where it is read", "loads are in range where their mask holds",
+        "the meaning of `graph.load`", "tests/unit/test_graph_passes.py", unit="loop",
+    ),
+    _row(
+        "graph-fuse-rows", "cpu gpu", "lets a loop and one that reads its result share outer indices",
+        "equal extents; loads' first coordinates are the outer indices; no way around", "graph/passes/fuse.py", "tests/unit/test_graph_passes.py", unit="loop",
+    ),
+    _row(
+        "graph-permute-loops", "cpu gpu", "lets a loop share an index that is not its outermost one: batch norm's channels", "as graph-fuse-rows; results keep their places in memory", "graph/passes/reindex.py `permute`", "tests/unit/test_graph_reindex.py", unit="loop",
+    ),
+    _row(
+        "graph-split-loops", "cpu gpu", "makes two of an index, so that loops share one more: group norm's channels",
+        "the extent is a multiple; results keep their places in memory", "graph/passes/reindex.py `split`", "tests/unit/test_graph_reindex.py", unit="loop",
+    ),
+    _row(
+        "graph-reduce-scatters", "cpu gpu", "makes reductions of small scatters into equal elements", "known sizes; an associative function; sums change their order", "graph/passes/small_scatters.py",
+        "tests/unit/test_graph_small_scatters.py, tests/fuzz/test_graphs_keep_meaning.py", unit="op",
+    ),
+    _row("graph-recompute-expanded", "cpu gpu", "computes what expands smaller tensors where it is read, rather than to store it", "each element takes scalar operations alone on what the loop reads, or stores besides", "graph/passes/expanded.py", "tests/filecheck/graph-recompute-expanded.gph, tests/fuzz/test_graph_expanded.py", unit="op"),
+    _row(
+        "graph-narrow-results", "cpu gpu", "stores numbers that a loop widens as they were, and widens them where they are read", "nothing but loads uses the tensor", "graph/passes/narrow.py",
+        "tests/filecheck/graph-narrow-results.gph, tests/fuzz/test_graph_halves.py", unit="rewrite",
+    ),
+    _row(
+        "graph-drop-roundings", "cpu gpu", "hands fp32 numbers on between operations of a kernel on half types", "results that nothing compares, no conversion that the program asks for; not under numerics=\"eager\"", "graph/passes/roundings.py", "tests/unit/test_graph_roundings.py", unit="rewrite",
+    ),
+    _row(
+        "graph-fuse-equal", "cpu gpu", "makes one of loops of equal extents that read the same tensor", "neither depends on the other",
+        "graph/passes/fuse.py `Order.between`", "tests/unit/test_graph_passes.py", unit="loop",
+    ),
+    _row(
+        "graph-split-index-sets", "cpu gpu", "splits loops where conditions on an index change: concatenations, padding, rotary embeddings", "the order of the bounds is proved; no more memory is held",
+        "graph/passes/index_sets.py", "tests/unit/test_graph_concat.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
+    ),
+    _row(
+        "graph-place-parts", "cpu gpu", "computes tensors where they lie in a concatenation", "kernels make them, and whoever reads them reads any strides; they begin at multiples of 16 bytes",
+        "graph/ir/concat.py", "tests/unit/test_graph_concat.py, tests/fuzz/test_graphs_keep_meaning.py", unit="tensor",
+    ),
+    _row(
+        "graph-split-reductions", "cpu gpu", "reduces parts first where few programs would reduce all", "known extents; no reduction reads another one's result; sums change their order",
+        "graph/passes/split.py", "tests/unit/test_graph_split.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
+    ),
+    _row(
+        "graph-own-products", "cpu gpu", "makes a kernel of a matrix product that eager's library would do", "sums are of the type that eager's are of, and are rounded once; their order changes",
+        "graph/torch/lowering/matmul.py `profitable`, graph/emit/product_time.py", "tests/graph/test_torch_products.py", unit="product",
+    ),
+    _row("graph-split-addmm", "gpu", "lets the library compute fp32 products without their bias, which a loop adds", "no tf32; a sum is rounded to fp32 before the bias is added", "graph/torch/lowering/matmul.py", "tests/graph/test_torch_products.py", unit="product"),
+    _row("graph-order-extrema", "cpu gpu", "finds the place of an extremum by one comparison an element, where a window's elements come in order", "places are the window's indices; of equal elements the first wins, of NaNs the first or the last, as asked for", "graph/ir/combine.py `in_order`", "tests/unit/test_graph_extrema.py", unit="reduction"),
+    _row("graph-point-convolutions", "cpu", "makes products of matrices of convolutions of images of one element", "windows of one element, no padding, one group; their order of sums changes", "graph/torch/lowering/convolution.py", "tests/graph/test_torch_products.py", unit="product"),
+    _row("graph-fuse-products", "cpu gpu", "computes what makes a product's operands, and what reads it, in its kernel", "nobody else reads these operands; all readers read the product at their own place", "graph/planning/products.py", "tests/unit/test_graph_matmul.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop"),
+    _row(
+        "graph-walk-rows", "gpu", "reduces columns in the kernel that computes the rows: layer norm's backward", "columns read of the rows' results what they have at the same place; neither needs the other through a third op; sums change their order",
+        "graph/passes/walk_rows.py", "tests/unit/test_graph_walk_rows.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
+    ),
+    _row("graph-align-rows", "gpu", "walks through long rows of odd length from a multiple of 16 bytes on, so that threads read and write vectors; a row's edges are a small tile of their own", "known lengths; each loop of a row may take its elements in any order; sums change their order", "graph/emit/aligned.py", "tests/unit/test_graph_align.py", unit="loop"),
+    _row(
+        "graph-split-scans", "gpu", "scans parts of long rows, each from what the parts before it come to, where rows are few", "known lengths; each element needs the scan at its own place alone; sums change their order",
+        "graph/passes/split_scan.py", "tests/unit/test_graph_split_scan.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
+    ),
+    _row(
+        "graph-sum-moments", "cpu gpu", "sums a row for its mean, then the squares of what is left, where a program holds the row", "the reduction is Welford's, of numbers one by one; sums change their order",
+        "graph/passes/moments.py", "tests/unit/test_graph_moments.py, tests/fuzz/test_graphs_keep_meaning.py", unit="reduction",
+    ),
+    _row(
+        "graph-reuse-memory", "cpu gpu", "lets a result take the memory of a tensor that is dead where it is made", "nobody reads the memory any more; where an operand dies there, each program reads what it writes, and no more, before it writes",
+        "graph/planning/settle.py, `KernelCode.reusable`", "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="tensor",
+    ),
+    _row(
+        "graph-cut-arena", "cpu gpu", "takes several arenas in place of one, each for as long as its tensors live", "the library's allocator gives memory to later work, on a GPU of the same stream",
+        "graph/planning/settle.py, graph/planning/memory.py `cut`", "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph",
+    ),
+    _row("graph-drop-copies", "cpu gpu", "reads what a copy is of in its place, so that both are not saved for gradients", "nobody writes to either; results of a graph keep memory of their own", "graph/torch/partition.py", "tests/graph/test_torch_memory.py", unit="graph"),
+    _row("graph-narrow-places", "cpu gpu", "saves the places of maxima in their windows, in 8 bits, for the gradient of max pooling, and not what is pooled", "a maximum lies in its window, which has at most 127 elements", "graph/torch/partition.py", "tests/graph/test_torch_memory.py", unit="graph"),
+    _row("graph-sum-windows", "cpu", "computes the gradients of depthwise convolutions' weights by sums over windows that nobody writes out", "known sizes; bf16, or windows of at least 16 elements; sums change their order", "graph/torch/windows.py", "tests/graph/test_torch_windows.py", unit="graph"),
+    _row("graph-drop-masks", "cpu gpu", "lets attention be causal, or without a mask, where its mask is known when a graph is compiled, and says just that", "all numbers of the mask are computed, and compared", "graph/torch/masks.py", "tests/graph/test_torch_masks.py", unit="graph"),
+    _row(
+        "graph-break-launches", "cpu gpu", "starts kernels in two calls of native code in place of one, between which memory goes back", "the launches and their order stay the same", "graph/planning/breaks.py, graph/planning/settle.py",
+        "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph",
+    ),
+    _row("graph-share-pages", "gpu", "lets small tensors that are saved for gradients share pages of the library's allocator", "known sizes; the program itself gets none of them; they begin at multiples of 64 bytes", "graph/planning/pages.py", "tests/graph/test_torch_memory.py", unit="page"),
+    _row("graph-order-steps", "cpu gpu", "runs the kernels and calls of a graph in an order in which less memory is held", "no step passes one that it depends on, nor one with an effect", "graph/planning/order.py", "tests/unit/test_graph_step_order.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph"),
+    _row(
+        "graph-join-gradients", "cpu", "computes all gradients of attention by one program for each head of keys", "sums in memory are of the type that is added up; no two programs add to one element", "graph/passes/split_attention.py", "tests/unit/test_graph_attention_grads.py", unit="op",
+    ),
+)  # fmt: skip
+
+GPU = (
+    _row(
+        "cluster-partition", "gpu", "cuts a program's tiles into parts, one for each CTA of a cluster",
+        "CTAs exchange nothing; each array is only read or only written", "analysis/dimensions.py, the checks in passes/gpu_scheduling/clusters.py",
+        "tests/unit/test_clusters.py, tests/gpu/test_clusters_gpu.py",
+    ),
+    _row(
+        "cluster-multicast", "gpu", "loads a tile that is the same in all CTAs of a cluster once",
+        "offsets do not depend on the CTA's rank", "passes/gpu_scheduling/clusters.py `_reached`", "tests/unit/test_clusters.py",
+        unit="load",
+    ),
+    _row(
+        "descriptor-to-tma", "gpu", "loads blocks of descriptors by the TMA unit",
+        "base, extents and strides are arguments or constants; the last offset is a multiple of 16 bytes",
+        "passes/gpu_movement/tensor_maps.py, axis analysis", "tests/unit/test_tensor_maps.py, tests/gpu/test_tensor_maps_gpu.py", unit="load", takes_room=True,
+    ),
+    _row(
+        "tma-store", "gpu", "stores blocks of descriptors by the TMA unit", "as descriptor-to-tma; rows end at multiples of 16 bytes",
+        "passes/gpu_movement/tensor_maps.py; the `precondition`", "tests/unit/test_tensor_maps.py, tests/gpu/test_tensor_maps_gpu.py", unit="store", takes_room=True,
+    ),
+    _row(
+        "pointer-to-tma", "gpu", "loads tiles of pointers for MMAs by the TMA unit",
+        "the pointers are a strided view of an array; nothing that is written overlaps with it",
+        "analysis/strided_views.py; at each launch the module's `precondition`", "tests/unit/test_pointer_to_tma.py, tests/fuzz/test_strided_views.py",
+        unit="loop", takes_room=True,
+    ),
+    _row(
+        "persistent-programs", "gpu", "lets a CTA run several programs, so that one loads while another one stores",
+        "programs do not wait for one another; one store ends each", "passes/gpu_scheduling/persist.py; the `precondition`",
+        "tests/unit/test_persist.py, tests/gpu/test_persist_gpu.py", takes_room=True,
+    ),
+    _row(
+        "mma", "gpu", "multiplies tiles by matrix instructions of a warp", "an instruction for the types and the depth",
+        "`GpuFacts.find_mma`", f"tests/lang/test_dot.py, {DOTS}", unit="dot", takes_room=True,
+    ),
+    _row(
+        "wgmma", "gpu", "multiplies tiles by matrix instructions of warpgroups", "operands fill swizzled rows of shared memory",
+        "passes/gpu_layout/warpgroup.py `_plan`", f"tests/lang/test_dot_orders.py, {DOTS}", unit="dot", takes_room=True,
+    ),
+    _row("operand-order", "gpu", "writes operands of MMAs that a loop computes to shared memory in the order in which they were loaded", "MMAs of warpgroups read 16-bit elements in either order", "passes/gpu_layout/mma_operands.py `computed_order`", f"tests/lang/test_dot_orders.py, {DOTS}, {KERNELS}", unit="operand", takes_room=True),
+    _row("repeated-loads", "gpu", "loads once what a tile of pointers repeats in runs along a dimension, as words of several weights", "pointers and masks are equal in aligned runs; the load is not volatile", "passes/gpu_layout/repeated_loads.py `_runs`", f"tests/filecheck/repeated-loads.tir, {KERNELS}", unit="load", takes_room=True),
+    _row("sink-past-loops", "gpu", "computes pointers, masks and their like after a loop where they are only needed there", "cheap to compute, without effects, used below the loop alone", "passes/gpu_layout/assign.py `crosses_loop`", f"{DOTS}, {KERNELS}", unit="op"),
+    _row("nearest-dimension", "gpu", "lets lanes run along the dimension with the nearest addresses, where none is known to be contiguous: the pixels of a convolution", "any layout is right", "analysis/steps.py", f"tests/filecheck/coalesce.tir, tests/unit/test_steps.py, {KERNELS}", unit="access"),
+    _row("scattered-columns", "gpu", "loads a number for each column of an MMA's result once, and exchanges them, where they lie apart in memory", "the load is not volatile; it is used as rows of tiles alone", "passes/gpu_layout/anchors.py `_is_scattered`", f"{DOTS}, {KERNELS}", unit="load", takes_room=True),
+    _row("fma-in-place", "gpu", "lets FMAs of dots read operands from the buffers that their loads fill, so that copies run ahead as for MMAs", "both operands are loaded, perhaps transposed", "passes/gpu_layout/accelerate.py `_place_operands`", f"tests/filecheck/accelerate.gir, tests/unit/test_gpu_dots_by_fma.py, {KERNELS}", unit="dot", takes_room=True),
+    _row(
+        "ldmatrix", "gpu", "reads fragments of MMAs from shared memory by ldmatrix", "the layout has rows of 16 bytes",
+        "layout/matrix_ops.py", "tests/unit/test_simt_shared.py", takes_room=True,
+    ),
+    _row("stmatrix", "gpu", "writes fragments of MMAs to shared memory by stmatrix", "the layout has rows of 16 bytes", "layout/matrix_ops.py", "tests/unit/test_simt_shared.py", takes_room=True),
+    _row(
+        "prefetch", "gpu", "streams loads of loops without MMAs through rings of each thread's own", "addresses are pure; no store of the loop writes what is loaded", "passes/gpu_loops/private.py `_is_simple`, `_no_alias`", f"tests/unit/test_gpu_passes_prefetch.py, {KERNELS}", unit="loop", takes_room=True,
+    ),
+    _row("short-loops", "gpu", "gives loops that stream a version for one iteration, which loads to registers", "the bounds say whether there is one iteration", "passes/gpu_loops/short.py `_one_iteration`", f"tests/unit/test_gpu_passes_prefetch.py, tests/filecheck/schedule-streams.gir, {KERNELS}", unit="loop"),
+    _row(
+        "transpose-buffers", "gpu", "gives an operand that a loop transposes a ring of three buffers", "a warpgroup meets the others when its MMA of two iterations before is done", "passes/gpu_scheduling/transpose_buffers.py", "tests/unit/test_transpose_role.py", unit="loop", takes_room=True,
+    ),
+    _row(
+        "transpose-role", "gpu", "lets warps of their own transpose an operand of MMAs", "the loop's one MMA only adds up; both rings have room", "passes/gpu_loops/transpose_role.py `transposition_of`", "tests/unit/test_transpose_role.py", takes_room=True,
+    ),
+    _row(
+        "warp-specialize", "gpu", "runs a producer that loads and consumers that compute in warps of their own",
+        "the producer computes its scalars alone; loads do not see what the program writes in between",
+        "passes/gpu_loops/producer.py `Needs`, passes/gpu_loops/ordering.py", "tests/unit/test_specialize.py, tests/unit/test_while_roles.py", takes_room=True,
+    ),
+    _row(
+        "software-pipeline", "gpu", "copies tiles of later iterations to rings while this one computes", "addresses and masks are pure; programs do not wait for others in the loop", "passes/gpu_loops/streams.py `slice_of`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
+    ),
+    _row(
+        "direct-reads", "gpu", "reads tiles that the TMA unit wrote in the layout that their users need", "all users convert them to that layout", "passes/gpu_loops/rings.py `read_as_needed`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
+    ),
+    _row(
+        "register-prefetch", "gpu", "loads an iteration ahead what loops with MMAs read besides operands", "addresses are pure; the loop writes through other arguments", "passes/gpu_loops/registers.py `_written`, `_may_run_ahead`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
+    ),
+    _row("shared-prefetch", "gpu", "copies to rings what loops with MMAs read besides operands where registers are too few to carry it", "as register-prefetch; threads copy whole vectors", "passes/gpu_loops/streams.py `may_be_buffered`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True),
+    _row(
+        "mma-across-iterations", "gpu", "lets MMAs that only add up run on into the next iteration", "only the next MMA reads a sum; operands come through rings", "passes/gpu_loops/chains.py `accumulating`", DOTS, unit="loop", takes_room=True,
+    ),
+    _row(
+        "mma-chains", "gpu", "shifts the last MMA of a chain by one iteration, beside the work on the first one's result", "only the next MMA reads the sum; its buffers live one iteration longer", "passes/gpu_loops/chains.py `shiftable`", "tests/unit/test_gpu_passes_chains.py, tests/unit/test_chained_roles.py", unit="loop", takes_room=True,
+    ),
+    _row(
+        "loop-split", "gpu", "makes two loops of one whose branch flips once", "the condition compares the index with a fixed value", "passes/gpu_mma/split_loops.py `flip_of`", "tests/unit/test_split_loops.py", unit="loop",
+    ),
+    _row(
+        "mma-early-start", "gpu", "moves an MMA of warpgroups up to where its operands are there",
+        "no op that it passes makes, writes or waits for an operand", "passes/gpu_mma/async_mma.py `_latest_need`", "tests/unit/test_async_mma.py",
+        unit="MMA",
+    ),
+    _row(
+        "async-mma", "gpu", "lets MMAs of warpgroups run until somebody looks at their results",
+        "no op before the wait writes to operands or looks at results", "passes/gpu_mma/async_mma.py `_must_wait`", "tests/unit/test_async_mma.py",
+        unit="block",
+    ),
+    _row(
+        "early-release", "gpu", "gives a buffer back to the producer right after its last reading",
+        "no reading of the buffer is still on its way", "passes/gpu_mma/async_mma.py `_give_back_early`; the synchronisation checker",
+        "tests/unit/test_async_mma.py, tests/gpu/test_pointer_to_tma_gpu.py", unit="arrival",
+    ),
+    _row(
+        "awaited-reads", "gpu", "waits for what was read of a buffer to come to registers before it is given back, not by a fence",
+        "all reads of the buffer stand before the arrival, in its block", "passes/gpu_mma/async_mma.py `_await_reads`",
+        "tests/unit/test_ring_reads.py", unit="arrival",
+    ),
+    _row("compare-differences", "gpu", "compares what registers have in common with a number once, and the difference with constants: `columns == label`", "equality modulo a power of two", "the registers' known offsets", f"tests/unit/test_simt_masks.py, {KERNELS}", unit="op"),
+    _row(
+        "share-parts", "gpu", "lets each thread of a reduction or scan over warps combine the parts of a few results for all threads",
+        "results in the same order of combination in all threads; shared memory for the results", "analysis/scratch.py `shares_parts`, backends/gpu/reduce.py, backends/gpu/scan_warps.py",
+        f"tests/unit/test_simt_reduce.py, tests/unit/test_scan_lowering.py, {KERNELS}", unit="reduction",
+    ),
+    _row("byte-casts", "gpu", "widens 8-bit integers to fp16 and bf16 by permutations of bytes and a subtraction", "bytes stand four to a register, as they came from memory; each step is exact", "backends/gpu/casts.py `_bytes`", f"tests/unit/test_simt_casts.py, {DOTS}, {KERNELS}", unit="cast"),
+    _row("raise-occupancy", "gpu", "assembles with a few registers less where an SM then holds a CTA more; small products by FMAs ask for several CTAs", "next to nothing spills", "what ptxas reports, backends/gpu/lowering.py `_has_small_products`", "tests/unit/test_raise_occupancy.py", takes_room=True),
+    _row("spill-little", "gpu", "keeps the CTAs that an SM is to hold where few instructions move spilled registers", "no matrix products; up to 3 % of the instructions of loops, 1 % of straight-line code", "what ptxas reports", "tests/unit/test_raise_occupancy.py", takes_room=True),
+)  # fmt: skip
+
+CPU = (
+    _row(
+        "exchange-partners", "cpu", "reads the other element of each pair where it lies, not by the exclusive or of both: sorts, `topk`, `flip`",
+        "an exclusive or of all elements along an axis of two, and of one of them", "backends/cpu/exchange_partners.py `_axis_of_pairs`", f"tests/filecheck/exchange-partners.tir, tests/lang/test_order.py, {KERNELS}", unit="op",
+    ),
+    _row(
+        "narrow-accumulators", "cpu", "carries through a loop what is left of a tile after the reduction that alone uses it",
+        "both combine by one associative op; the tile starts neutral", "backends/cpu/narrow_accumulators.py `_reduction`",
+        f"tests/lang/test_reductions.py, {KERNELS}", unit="loop",
+    ),
+    _row(
+        "scalar-inductions", "cpu", "carries a scalar in place of a tile that only gains the same amount everywhere",
+        "the gain is uniform", "backends/cpu/induction.py `_uniform`", f"tests/unit/test_cpu_control.py, {KERNELS}", unit="loop",
+    ),
+    _row(
+        "dot-chains", "cpu", "runs dots that add to one accumulator as one", "nothing between them writes memory or reads the accumulator",
+        "backends/cpu/dot.py `_is_chained`", "tests/unit/test_cpu_dot.py", unit="dot",
+    ),
+    _row(
+        "prepack-k", "cpu", "packs the operands of all steps of a loop before it multiplies",
+        "the loop only accumulates dots; operands do not depend on the accumulators", "backends/cpu/k_loops.py `accumulated_dots`",
+        "tests/unit/test_cpu_prepack.py, tests/lang/test_dot.py", unit="loop",
+    ),
+    _row(
+        "store-fusion", "cpu", "computes an accumulator block by block in the loop that stores it",
+        "one store alone uses the accumulator, element by element, and nothing is written before", "backends/cpu/k_loops.py `only_store`",
+        "tests/unit/test_cpu_prepack.py", unit="dot",
+    ),
+    _row(
+        "shared-panels", "cpu", "keeps packed operands for the programs that need the same",
+        "addresses follow from the tags; nothing in the launch writes to the array", "backends/cpu/pack_cache.py `tags_of`; each launch",
+        "tests/unit/test_cpu_dot.py, tests/unit/test_cpu_prepack.py", unit="operand",
+    ),
+    _row("operands-in-place", "cpu", "multiplies operands where they lie in memory", "rows are contiguous; masks are looked at when it runs", "backends/cpu/operands.py `in_place`", "tests/unit/test_cpu_dot.py", unit="operand"),
+    _row("few-rows", "cpu", "reads B of a dot of few rows as it is computed, along k if memory is contiguous along k, instead of packing it", "the rows are one block of accumulators; masks are looked at when it runs", "backends/cpu/few_rows.py `read_once`", "tests/unit/test_cpu_few_rows.py", unit="dot"),
+    _row("scaled-accumulators", "cpu", "scales a carried accumulator in its own memory before a dot adds to it", "nothing else needs the old value", "backends/cpu/dot.py `_scaled_in_place`", "tests/lang/test_chains.py, tests/unit/test_cpu_dot.py", unit="accumulator"),
+    _row(
+        "zero-start", "cpu", "lets the first iteration of a loop start from zero instead of clearing the accumulator",
+        "the accumulator starts at zero and a dot alone adds to it", "backends/cpu/control.py `starts_at_zero`", "tests/unit/test_cpu_dot.py",
+        unit="accumulator",
+    ),
+    _row(
+        "amx-tiles", "cpu", "multiplies bf16, fp8 and int8 on the matrix unit", "extents are multiples of a tile; accumulators are exact for the types",
+        "backends/cpu/dot_plan.py `_refusal`", "tests/unit/test_cpu_dot.py", unit="dot",
+    ),
+    _row(
+        "bf16-pairs", "cpu", "multiplies pairs of bf16 by AVX512-BF16", "the depth is even", "backends/cpu/dot_plan.py `_refusal`",
+        "tests/unit/test_cpu_dot.py", unit="dot",
+    ),
+    _row(
+        "int8-quads", "cpu", "multiplies four bytes at a time by VNNI", "the depth is a multiple of four", "backends/cpu/dot_plan.py `_refusal`",
+        "tests/unit/test_cpu_dot.py", unit="dot",
+    ),
+    _row(
+        "int8-pairs", "cpu", "multiplies two bytes at a time, widened to 16 bits, by AVX2 or AVX-512", "the depth is even", "backends/cpu/dot_plan.py `_refusal`",
+        "tests/unit/test_cpu_dot.py", unit="dot",
+    ),
+    _row(
+        "load-fusion", "cpu", "loads in the loop that stores, not before", "the load goes to the same addresses, or to another argument",
+        "backends/cpu/aliases.py; each launch compares the arrays", "tests/unit/test_cpu_order.py", unit="load",
+    ),
+    _row(
+        "memo-buffers", "cpu", "memoises in a buffer, while a loop computes it, what a later loop needs again",
+        "the loop visits each element once", "backends/cpu/fusion.py `_decide`", f"tests/unit/test_cpu_codegen.py, {KERNELS}", unit="op",
+    ),
+    _row(
+        "mask-split", "cpu", "runs vectors for which a mask holds as a whole in a loop without it",
+        "the mask compares what grows by one with what does not grow", "backends/cpu/loops.py `prefix_masks`", f"tests/unit/test_cpu_rows.py, {KERNELS}",
+        unit="mask",
+    ),
+    _row(
+        "mask-ends", "cpu", "ends loops where a mask leaves out all that follows",
+        "a store has no effect there; a reduction reads equal numbers there, and one more has changed nothing", "backends/cpu/mask_ends.py",
+        f"tests/unit/test_cpu_mask_ends.py, {KERNELS}", unit="loop",
+    ),
+    _row(
+        "plain-atomics", "cpu", "changes memory without atomic instructions, and a vector at a time where addresses are consecutive, in launches that run in one thread",
+        "no other kernel with atomics runs in this process, none starts before this one has ended, and this one waits for nobody; scope \"sys\" keeps atomic instructions", "backends/cpu/exclusive.py", f"tests/unit/test_cpu_atomics.py, tests/lang/test_memory.py, {KERNELS}", unit="op",
+    ),
+    _row(
+        "whole-stores", "cpu", "stores without a mask where it is true in all lanes, on machines whose stores under masks are slow",
+        "the mask is tested at run time", "backends/cpu/memory.py `store_at`", f"tests/unit/test_cpu_codegen.py, {KERNELS}", unit="store",
+    ),
+    _row(
+        "vector-unroll", "cpu", "takes several vectors a trip of a loop that does little", "trips are independent",
+        "backends/cpu/loops.py `each`", f"tests/unit/test_cpu_rows.py, {KERNELS}", unit="loop",
+    ),
+    _row(
+        "transposed-tiles", "cpu", "reads tiles along the contiguous dimension and transposes blocks in registers", "extents are multiples of a vector",
+        "backends/cpu/transpose.py `transposed_dimension`", "tests/unit/test_cpu_codegen.py", unit="tile",
+    ),
+    _row(
+        "aligned-stores", "cpu", "stores the first elements of a long row apart, so that vectors lie at multiples of their size",
+        "vectors may start at any element", "backends/cpu/fusion.py `any_start`", "tests/unit/test_cpu_rows.py", unit="store",
+    ),
+    _row(
+        "streaming-stores", "cpu", "stores past the caches what is much larger than they are", "the launch does not read the array",
+        "backends/cpu/effects.py `_stream`", "tests/lang/test_streams.py", unit="store",
+    ),
+    _row(
+        "row-prefetch", "cpu", "prefetches the row of the next program while this one computes", "a prefetch has no effect on results",
+        "backends/cpu/row_prefetch.py", "tests/unit/test_cpu_rows.py", unit="reduction",
+    ),
+    _row(
+        "llvm-passes", "cpu", "lets LLVM turn stack slots into registers and simplify", "what LLVM promises", "LLVM", KERNELS,
+    ),
+)  # fmt: skip
