@@ -26,9 +26,7 @@ from tessera.ops import DotOp, LoadOp
 from tessera.ops.arith import CastOp
 from tessera.ops.tile import TransOp
 
-COLUMN_ROWS = (
-    4  # rows up to which folding takes no longer than transposing B, see docs/performance/cpu.md
-)
+COLUMN_ROWS = 4  # up to which folding takes no longer than transposing B: docs/performance/cpu.md
 
 
 def read_once(lo: Lowering, op: DotOp, plan: DotPlan) -> Computed | Columns | None:

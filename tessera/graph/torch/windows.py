@@ -21,7 +21,7 @@ from tessera.ir.applications import apply
 aten = torch.ops.aten
 # Elements of a window from which the library's fp32 kernel is no longer the quicker one: with channels last, one of 3x3
 # takes 0.7 of the loop's time, and no memory; those of 5x5 and 7x7 take 2.5 and 3.8 times as long (one core of an AMD
-# EPYC with AVX-512, torch 2.13). Its bf16 kernels take 16 to 80 times as long, of all windows.
+# EPYC with AVX2, torch 2.13). Its bf16 kernels take 16 to 80 times as long, of all windows.
 LEAST = 16
 
 
