@@ -75,6 +75,4 @@ def test_a_tenth_of_op_db(tmp_path: Any):
     command = str(HERE / "op_db.py"), "--part", "10", "--no-cpp", "--slice"
     halves = [start(tmp_path, *command, str(i), "2") for i in range(2)]
     for half in halves:
-        out = kit.finish(half, 900)
-        assert "equal" in out
-        assert float(out.rsplit("slowest compile", 1)[1].split()[0]) < 2, out
+        assert "equal" in kit.finish(half, 900)
