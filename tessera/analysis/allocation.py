@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tessera.analysis.scratch import scratch_bytes, staging
-from tessera.ir import Op, Value
+from tessera.ir import Op
 from tessera.ops import (
     AsyncCopyOp,
     AsyncWaitOp,
@@ -22,9 +22,9 @@ from tessera.ops import (
     LocalAllocOp,
     Loop,
     MbarrierInitOp,
-    SharedView,
     WarpSpecializeOp,
 )
+from tessera.ops.schedule import memory_users
 
 SWIZZLE_ALIGNMENT = 1024  # the pattern of the widest swizzle starts at a multiple of this
 PRIVATE_SCRATCH = 1024  # an op in a loop keeps up to this many bytes of scratch for the whole loop
@@ -78,17 +78,6 @@ class Positions:
         self.last[op] = len(self.first) - 1
 
 
-def memory_users(v: Value) -> list[Op]:
-    """The ops that read or write shared memory through `v` or views of it."""
-    found: list[Op] = []
-    for user in v.users():
-        if isinstance(user, SharedView):
-            found += memory_users(user.result)
-        else:
-            found.append(user)
-    return found
-
-
 def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
     end, asynchronous = at.first[alloc], False
     between = 0  # end of the roles, for a buffer that the consumers do not use
@@ -132,10 +121,7 @@ def _scratch_life(op: Op, size: int, at: Positions) -> tuple[int, int]:
 
 def is_in_loop(op: Op) -> bool:
     """Whether an op is inside a loop of its function."""
-    parent = op.parent_op()
-    while parent is not None and not isinstance(parent, Loop):
-        parent = parent.parent_op()
-    return parent is not None
+    return any(isinstance(above, Loop) for above in op.ancestors())
 
 
 def buffers_of(func: FuncOp, num_warps: int, facts: object = None) -> list[Buffer]:

@@ -10,8 +10,7 @@ An op class declares its operands, attributes and regions as fields, in the orde
         def verify(self): ...       # raise through `require`
 
 Every region holds exactly one block. An op's operands live in one flat list; optional and variadic fields add a
-tuple of segment lengths. Blocks are doubly linked lists, so that inserting and erasing cost the same anywhere.
-"""
+tuple of segment lengths. Blocks are doubly linked lists, so that inserting and erasing cost the same anywhere."""
 
 from __future__ import annotations
 
@@ -282,12 +281,15 @@ class Op:
     def parent_op(self) -> Op | None:
         return self.parent.parent if self.parent is not None else None
 
+    def ancestors(self) -> Iterator[Op]:
+        """Yield the ops around this one, from the innermost on."""
+        op: Op | None = self
+        while op is not None and (op := op.parent_op()) is not None:
+            yield op
+
     def is_inside(self, ancestor: Op) -> bool:
         """Whether this op is in a region of `ancestor`, at any depth."""
-        op = self.parent_op()
-        while op is not None and op is not ancestor:
-            op = op.parent_op()
-        return op is ancestor
+        return ancestor in self.ancestors()
 
     # --- everything below it -----------------------------------------------------------------------------------
     def walk(self) -> Iterator[Op]:

@@ -71,10 +71,8 @@ class CallOp(Op, opcode="call", effects=Effect.READ | Effect.WRITE):
 
     def resolve(self) -> FuncOp | None:
         """Return the function that is called; None if the module has none of this name."""
-        op: Op = self
-        while (parent := op.parent_op()) is not None:
-            op = parent
-        functions = op.parent if op.parent is not None else ()
+        top = [self, *self.ancestors()][-1].parent
+        functions = top if top is not None else ()
         return next((f for f in functions if isinstance(f, FuncOp) and f.name == self.callee), None)
 
 

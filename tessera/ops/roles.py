@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tessera.ir import Op, require
+from tessera.ops.schedule import memory_users
 
 if TYPE_CHECKING:
     from tessera.ops.control import FuncOp
@@ -65,10 +66,7 @@ def crossing(func: FuncOp) -> Iterator[Op]:
 
 def is_in_split(op: Op) -> bool:
     """Whether the schedule splits the function of an op into warp roles."""
-    above = op.parent_op()
-    while above is not None and above.opcode != "func":
-        above = above.parent_op()
-    return above is not None and "producer_warps" in above.attrs
+    return any("producer_warps" in above.attrs for above in op.ancestors())
 
 
 def verify_roles(func: FuncOp) -> None:
@@ -116,10 +114,12 @@ def _verify_buffer(op: Op, func: FuncOp) -> None:
         op, lambda: f"the role {role} fills a buffer from a {wanted} of the same block alone",
     )  # fmt: skip
     if release == "warpgroup":
-        mmas = all(user.opcode in MMAS for user in _readers(op))
+        mmas = all(user.opcode in MMAS for user in memory_users(op.results[0]))
         require(mmas, op, "warpgroups release what only MMAs of warpgroups read")
     if release == "transpose":
-        filled = [u.results[0].users() for u in _readers(op) if u.opcode == "local_load"]
+        filled = [
+            u.results[0].users() for u in memory_users(op.results[0]) if u.opcode == "local_load"
+        ]
         to = filled[0][0] if len(filled) == 1 and len(filled[0]) == 1 else None
         read = to is not None and to.attrs.get("role") == "transpose"
         require(read, op, "the transpose role releases what it alone reads")
@@ -127,13 +127,5 @@ def _verify_buffer(op: Op, func: FuncOp) -> None:
 
 def _is_kept(op: Op) -> bool:
     """Whether MMAs of its loop that run on or late read a buffer for an iteration more."""
-    users = [u for u in _readers(op) if u.parent is op.parent]
+    users = [u for u in memory_users(op.results[0]) if u.parent is op.parent]
     return any(u.attrs.get("pending") or "stage" in u.attrs for u in users)
-
-
-def _readers(op: Op) -> Iterator[Op]:
-    for user in op.results[0].users():
-        if user.opcode in ("local_index", "local_trans"):
-            yield from _readers(user)
-        else:
-            yield user

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SIGNALS",
+    "memory_users",
     "positions_of",
     "set_positions",
     "stage_of",
@@ -46,6 +47,14 @@ SIGNALS = {
 }
 
 VIEWS = ("local_index", "local_trans")  # other views of the same shared memory
+
+
+def memory_users(view: Value) -> list[Op]:
+    """Return the ops that read or write shared memory through `view` or other views of it."""
+    found: list[Op] = []
+    for user in view.users():
+        found += memory_users(user.results[0]) if user.opcode in VIEWS else [user]
+    return found
 
 
 def stage_of(op: Op, loop: ForOp) -> int:
@@ -144,15 +153,9 @@ def _runs_on(op: Op) -> int:
 
 
 def _readers(view: Value, loop: ForOp) -> Iterator[Op]:
-    for user in view.users():
-        if user.opcode in VIEWS:
-            yield from _readers(user.results[0], loop)
-        else:
-            while user.parent is not loop.body:
-                above = user.parent_op()
-                assert above is not None
-                user = above
-            yield user
+    """Yield the ops of the loop's body that are or contain readers of a buffer."""
+    for user in memory_users(view):
+        yield next(x for x in (user, *user.ancestors()) if x.parent is loop.body)
 
 
 def _used(op: Op) -> list[Value]:

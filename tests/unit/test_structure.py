@@ -76,13 +76,13 @@ MOST_LINES = {
     "config": 1560,  # with the names of all optimisations
     "knobs": 100,
     "dtypes": 400,
-    "ir": 1970,  # with the names of all passes, former ones, too
+    "ir": 1980,  # with the names of all passes, former ones, too
     "language": 7750,  # with the types that stubs take, docstrings, whose examples and errors tests run, and special
     # functions of fp32 in fp32
     "ops": 2350,  # with the schedules of loops and of warp roles, and their verifiers
     "layout": 2390,
     "utilities": 100,
-    "analysis": 5200,
+    "analysis": 5230,
     "passes": 10640,  # with docstrings of one form, whose examples tests run; loops of any number of stages
     # and checks of races
     "frontend": 7840,  # each of about 250 errors tells its remedy; names of other libraries have a table

@@ -100,10 +100,7 @@ def _wait(fl: FunctionLowering, op: MbarrierWaitOp) -> None:
 
 def _in_role(op: Op) -> bool:
     """Whether the op is in a region of a `warp_specialize`."""
-    parent = op.parent_op()
-    while parent is not None and not isinstance(parent, WarpSpecializeOp):
-        parent = parent.parent_op()
-    return parent is not None
+    return any(isinstance(above, WarpSpecializeOp) for above in op.ancestors())
 
 
 def _fence(fl: FunctionLowering, op: MbarrierArriveOp | MbarrierWaitOp) -> None:

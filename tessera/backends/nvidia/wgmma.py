@@ -232,9 +232,7 @@ def _keep_alive(fl: FunctionLowering, op: Op, v: Value) -> None:
     """Read one register of each instruction's part of an operand that `op` leaves in registers. ptxas (12.8, 13.0)
     reuses registers that a loop only reads, and only in MMAs, after the MMA, although the next iteration
     still needs them."""
-    loop = op.parent_op()
-    while loop is not None and not isinstance(loop, Loop):
-        loop = loop.parent_op()
+    loop = next((x for x in op.ancestors() if isinstance(x, Loop)), None)
     home = v.block.parent if v.block is not None else None
     if loop is None or home is loop or (home is not None and home.is_inside(loop)):
         return

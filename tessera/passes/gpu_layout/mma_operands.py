@@ -70,12 +70,9 @@ def owner(v: Value) -> Op:
 
 def loop_between(inner: Op, outer: Op) -> Op | None:
     """Return a loop around `inner` that does not contain `outer`."""
-    op = inner.parent_op()
-    while op is not None:
-        if isinstance(op, Loop) and not outer.is_inside(op):
-            return op
-        op = op.parent_op()
-    return None
+    return next(
+        (x for x in inner.ancestors() if isinstance(x, Loop) and not outer.is_inside(x)), None
+    )
 
 
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tessera import ops
 from tessera.analysis.provenance import buffer_of
+from tessera.analysis.registers import reg32_of
 from tessera.ir import Builder, Op, TileType, Value, elem_of
 from tessera.ir.applications import apply, is_enabled
 from tessera.ops.schedule import set_positions, stage_of
@@ -70,7 +70,8 @@ def shiftable(loop: ops.ForOp, rings: set[Op], limit: int) -> list[Shifted]:
             and _survives(op.b, loop, rings)
         ):
             found.append(Shifted(op, number))
-    return found if found and _reg32(mmas, found) <= limit else []
+    held = [*[op.result for op in mmas], *[d.mma.a for d in found]]
+    return found if found and sum(reg32_of(v.type) for v in held) <= limit else []
 
 
 def _sum_number(loop: ops.ForOp, op: ops.WgmmaOp) -> int | None:
@@ -119,12 +120,6 @@ def _survives(view: Value, loop: ops.ForOp, rings: set[Op]) -> bool:
     """Whether an operand in shared memory can still be read one iteration later."""
     op = buffer_of(view).op
     return op is not None and (op in rings or not op.is_inside(loop))
-
-
-def _reg32(mmas: Sequence[ops.WgmmaOp], shifted: Sequence[Shifted]) -> int:
-    tiles: list[Any] = [op.result.type for op in mmas]
-    tiles += [d.mma.a.type for d in shifted]
-    return sum(t.layout.size("register") * t.elem.bits // 32 for t in tiles)
 
 
 # --- MMAs that run on ---------------------------------------------------------------------------------------
@@ -227,7 +222,7 @@ def _worth_ping_pong(loop: ops.ForOp, least: int) -> bool:
     """Whether ping-pong pays: where MMAs are long and iterations alike, but not with a branch in the iteration."""
     mmas = [op for op in loop.body if isinstance(op, ops.WgmmaOp)]
     even = all(flip_of(op, loop) is not None for op in loop.body if isinstance(op, ops.IfOp))
-    return even and _reg32(mmas, []) >= least
+    return even and sum(reg32_of(op.result.type) for op in mmas) >= least
 
 
 def _last_source(loop: ops.ForOp, shifted: Sequence[Shifted]) -> Op:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from tessera import ops
 from tessera.analysis.loop_times import LoopChoice, LoopPlan, choices, work_of
+from tessera.analysis.registers import mma_reg32
 from tessera.ir.applications import is_noting, note_plan
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_loops.registers import used_reg32
 
 BESIDE_REG32 = 32  # registers of a thread for addresses and counters, beside those of MMAs
 
@@ -36,7 +36,7 @@ class Looked:
 
     def _plans(self, beside: int, size: int, signal: str) -> list[LoopPlan]:
         facts, found = self.facts, list[LoopPlan]()
-        registers = min(facts.registers, used_reg32(self.loop) + BESIDE_REG32)
+        registers = min(facts.registers, mma_reg32(self.loop.body) + BESIDE_REG32)
         most = facts.register_file // (registers * self.warps * facts.warp_size)
         for buffers, ahead, kind in choices(self.kinds, self.wanted + 2):
             used, obstacle = beside + buffers * size, ""

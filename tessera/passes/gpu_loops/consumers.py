@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tessera.analysis.allocation import memory_users
 from tessera.analysis.provenance import buffer_of, untransposed
 from tessera.dtypes import int1
 from tessera.ir import Block, Builder, Op, SharedType, Value
@@ -20,10 +19,10 @@ from tessera.ops import (
     WgmmaOp,
     WgmmaWaitOp,
 )  # fmt: skip
-from tessera.ops.schedule import positions_of, set_positions, stage_of
+from tessera.ops.schedule import memory_users, positions_of, set_positions, stage_of
 from tessera.passes.gpu_loops.rings import Ring
 from tessera.passes.gpu_loops.slots import advance
-from tessera.passes.neutral.loop_carried import Carrying, carry
+from tessera.passes.neutral.loop_carried import Carrying
 from tessera.passes.neutral.loops import const, const32, runs_at_all
 
 
@@ -157,29 +156,17 @@ class _Thread(Carrying):
 
     def __init__(self, rings: Sequence[Ring], top: Block):
         self.rings, self.top = {r.block: r for r in rings}, top
+        loops = [block.parent for block in self.rings if block.parent is not None]
+        self.around = {above for loop in loops for above in (loop, *loop.ancestors())}
 
     def block(self, block: Block, state: list[Value]) -> list[Value]:
         """Return the state after the block."""
-        for op in list(block):
-            if any(inner.parent is op or _is_inside(inner, op) for inner in self.rings):
-                state = self.through(op, state)
-        return state
-
-    def through_for(self, op: ForOp, state: list[Value]) -> list[Value]:
-        ring = self.rings.get(op.body)
-
-        def body(new: ForOp, args: list[Value]) -> list[Value]:
-            if ring is None:
-                return self.block(new.body, args)
-            slot, phase = args
-            out = _body(ring, new, slot, phase)
-            again = new.parent is not self.top or len(self.rings) > 1
-            if again or ring.ctas > 1:  # other CTAs write to its buffers: it waits
-                _after(ring, new, new.results[-2])
-            return out
-
-        return carry(op, state, body)
-
-
-def _is_inside(block: Block, op: Op) -> bool:
-    return block.parent is not None and block.parent.is_inside(op)
+        ring, loop = self.rings.get(block), block.parent
+        if ring is None or not isinstance(loop, ForOp):
+            return super().block(block, state)
+        slot, phase = state
+        out = _body(ring, loop, slot, phase)
+        again = loop.parent is not self.top or len(self.rings) > 1
+        if again or ring.ctas > 1:  # other CTAs write to its buffers: it waits
+            _after(ring, loop, loop.results[-2])
+        return out

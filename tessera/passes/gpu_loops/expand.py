@@ -17,6 +17,7 @@ another one works on its results."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from tessera import ops
@@ -38,9 +39,8 @@ from tessera.ops.schedule import positions_of, stage_of, steady_state
 from tessera.passes.gpu_loops.delay import Places, Placing, arrange, delay
 from tessera.passes.gpu_loops.expand_roles import expand_roles
 from tessera.passes.gpu_loops.registers import carried_loads, carry
-from tessera.passes.gpu_loops.slots import advance, next_slot, row_of_mbarriers
-from tessera.passes.gpu_loops.streams import Stream, slice_of
-from tessera.passes.neutral.fold import constant_of
+from tessera.passes.gpu_loops.slots import advance, next_slot, row_of_mbarriers, wait_until_free
+from tessera.passes.gpu_loops.streams import Ahead, Stream, slice_of
 from tessera.passes.neutral.loops import const, const32, set_yields, with_carried
 
 
@@ -137,9 +137,7 @@ class _Rings:
         self.position = places[self.streams[0].load][0]
         self.start = min(position for position, _ in places.values())
         slices = set[Op]().union(*[s.slice for s in self.streams])
-        self.slice = [op for op in loop.body if op in slices]
-        self.carried = sorted(set[int]().union(*[s.carried for s in self.streams]))
-        self.yields = {n: loop.body.terminator.operands[n] for n in self.carried}
+        self.slice = Ahead(loop, slices, set[int]().union(*[s.carried for s in self.streams]))
 
     def run(self) -> ops.ForOp:
         before = Builder.before_op(self.loop)
@@ -165,31 +163,23 @@ class _Rings:
     def _prologue(self, b: Builder) -> tuple[list[Value], Value]:
         """Copy for the first iterations. Return the slice's carried values and the index after them."""
         loop = self.loop
-        values = [loop.inits[n] for n in self.carried]
-        index = loop.lb
+        values, index = self.slice.inits, loop.lb
         for number in range(self.ahead):
-            mapping = dict(zip([loop.carried[n] for n in self.carried], values, strict=True))
-            self._copies(b, mapping, index, const32(b, number), {})
-            values = [mapping.get(self.yields[n], self.yields[n]) for n in self.carried]
+            values = self._copies(b, values, index, const32(b, number), {})
             index = b.emit(ops.AddOp(index, loop.step))
         return values, index
 
     def _copies(
         self,
         b: Builder,
-        mapping: dict[Value, Value],
+        values: Sequence[Value],
         index: Value,
         slot: Value,
         note: dict[str, Any],
-    ) -> None:
-        """Emit the slice for the iteration of `index`, and its loads' copies as one group; `mapping` gains the
-        slice."""
-        loop = self.loop
-        mapping[loop.induction] = index
-        down = (constant_of(loop.step) or 0) < 0
-        runs = b.emit(ops.CmpOp(index, loop.ub, predicate="gt" if down else "lt"))
-        for op in self.slice:
-            b.insert(op.clone(mapping))
+    ) -> list[Value]:
+        """Emit the slice for the iteration of `index`, and its loads' copies as one group. Return the slice's carried
+        values after it."""
+        mapping, runs, following = self.slice.emit(b, values, index)
         tokens: list[Value] = []
         for s, ring in zip(self.streams, self.rings, strict=True):
             ptr = mapping.get(s.load.ptr, s.load.ptr)
@@ -206,6 +196,7 @@ class _Rings:
         b.emit(ops.AsyncCommitOp(tokens))
         if self.bars is not None:
             b.insert(ops.AsyncCopyMbarrierArriveOp(self.bars.full, slot))
+        return following
 
     def _fill(self, b: Builder, load: ops.LoadOp, mapping: dict[Value, Value]) -> Value | None:
         """Return what a copy writes where its mask is false; None for shared copies, which write zeros."""
@@ -225,8 +216,7 @@ class _Rings:
         assert first is not None
         at = self._first_of(self.position)
         self._wait(self._at(first, self.start), slot, last, parities)
-        mapping = dict(zip([loop.carried[n] for n in self.carried], ahead, strict=True))
-        self._copies(self._at(at, self.position), mapping, index, last, {"slot": self.ahead})
+        ahead = self._copies(self._at(at, self.position), ahead, index, last, {"slot": self.ahead})
         self._read(slot)
         position = [
             place[0] for op in body if (place := self.places.get(op)) and place[1] == self.main
@@ -242,7 +232,7 @@ class _Rings:
             arrive = ops.MbarrierArriveOp(self.bars.free, slot, after_mma=True)
             Placing(end, self.places, position, self._last_reader()).insert(arrive)
         following = [b.emit(ops.AddOp(index, loop.step)), *following]
-        set_yields(loop, [*following, *[mapping.get(v, v) for v in self.yields.values()]])
+        set_yields(loop.body, [*following, *ahead])
         at = loop
         while isinstance(at.next, ops.WgmmaWaitOp):  # for MMAs that still run
             at = at.next
@@ -260,8 +250,7 @@ class _Rings:
             return
         full = ops.MbarrierWaitOp(self.bars.full, slot, parities[0], data=True, proxy=True)
         b.insert(full)
-        earlier = b.emit(ops.XorOp(parities[1], const32(b, 1)))
-        b.insert(ops.MbarrierWaitOp(self.bars.free, last, earlier))
+        wait_until_free(b, self.bars.free, last, parities[1])
 
     def _first_of(self, position: int) -> Op:
         """Return the first op in the text of a position, or of a later one."""
@@ -300,7 +289,8 @@ def _stream(alloc: ops.LocalAllocOp, loop: ops.ForOp, early: Sequence[Op]) -> St
 def _fill_late(loop: ops.ForOp) -> None:
     """Move code that fills other shared memory for the loop behind the loop's first copies, which then overlap the
     loads that it waits for."""
-    for op in list(_before(loop)):
+    assert loop.parent is not None
+    for op in list(takewhile(lambda op: op is not loop, loop.parent)):
         if (
             isinstance(op, ops.LocalAllocOp)
             and op.init is not None
@@ -311,15 +301,6 @@ def _fill_late(loop: ops.ForOp) -> None:
             if users and all(u.is_inside(loop) for u in users):
                 for member in family:
                     member.move_before(loop)
-
-
-def _before(loop: ops.ForOp) -> list[Op]:
-    found: list[Op] = []
-    op = loop.prev
-    while op is not None:
-        found.append(op)
-        op = op.prev
-    return found[::-1]
 
 
 def _family(alloc: ops.LocalAllocOp) -> list[Op]:

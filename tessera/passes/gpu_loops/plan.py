@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.loop_times import kinds_of
-from tessera.analysis.machines import SCHEDULERS, WARPGROUP
+from tessera.analysis.machines import MMA_ROW_BITS, SCHEDULERS, WARPGROUP
 from tessera.analysis.provenance import buffer_of
 from tessera.analysis.scratch import scratch_bytes
 from tessera.ir import Builder, Module, Op, pass_
@@ -25,6 +25,7 @@ from tessera.passes.gpu_loops.registers import early_loads, run_early
 from tessera.passes.gpu_loops.streams import (
     Stream,
     may_be_buffered,
+    staged_loops,
     stream_of,
     stream_or_reason,
     through_buffer,
@@ -38,7 +39,6 @@ CHAINED_REG32 = 208
 # Registers of an iteration's results from which warpgroups play ping-pong (tools/fit).
 PING_PONG_REG32 = 128
 CTAS = 2  # on an SM, of which one computes while another one waits
-PART_BITS = 256  # of K in one instruction of an MMA
 
 
 @pass_("schedule-loops", optimization="software-pipeline", counts=True)
@@ -55,25 +55,15 @@ def schedule_loops(module: Module, facts: GpuFacts) -> None:
         for { load; local_alloc; local_load } → for { load {stage=0}; local_alloc {stage=0, slots=3}; local_load }
     Compare: Triton `tritongpu-assign-latencies` and `tritongpu-schedule-loops`.
     """
-    if not facts.has_cp_async:
-        return
-    default: int = module.attrs.get("num_stages", 1)
-    for func in module.body:
-        assert isinstance(func, ops.FuncOp)
-        loops = [op for op in func.walk() if isinstance(op, ops.ForOp)]
-        loops = [op for op in loops if (op.num_stages or default) > 1]
-        axis = AxisAnalysis(func) if loops else None
-        for loop in loops:
-            assert axis is not None
-            wanted = loop.num_stages or default
-            early, large = early_loads(loop, axis, facts)
-            if loop.main_stage is None:
-                plan = _Plan(loop, axis, facts, wanted, module.attrs["num_warps"], early, large)
-                plan.write()
-                for reason in plan.left_out():
-                    remark(module, reason)
-            if early:
-                run_early(loop, early)
+    for loop, axis, wanted in staged_loops(module, facts):
+        early, large = early_loads(loop, axis, facts)
+        if loop.main_stage is None:
+            plan = _Plan(loop, axis, facts, wanted, module.attrs["num_warps"], early, large)
+            plan.write()
+            for reason in plan.left_out():
+                remark(module, reason)
+        if early:
+            run_early(loop, early)
 
 
 @dataclass
@@ -180,7 +170,7 @@ class _Plan:
         at: Op = last
         if isinstance(last.left.op, ops.LocalLoadOp):
             at = last.left.op
-        elif last.b.type.shape[0] * last.b.type.elem.storage_bits % (2 * PART_BITS) == 0:
+        elif last.b.type.shape[0] * last.b.type.elem.storage_bits % (2 * MMA_ROW_BITS) == 0:
             first = last.clone()
             first.part, first.asynchronous, first.pending = (0, 2), True, 0
             last.part = (1, 2)

@@ -29,6 +29,7 @@ from tessera.passes.gpu_loops.ordering import sees_nothing
 from tessera.passes.gpu_loops.plan import CHAINED_REG32
 from tessera.passes.gpu_loops.producer import Needs, Split
 from tessera.passes.gpu_loops.rings import (
+    SLACK,
     Ring,
     allocation,
     filled_by,
@@ -41,8 +42,8 @@ from tessera.passes.gpu_loops.transpose_role import BUFFERS, transposition_of
 from tessera.passes.gpu_loops.warp_roles import (
     WarpRoles,
     instruction_reg32,
-    mma_reg32,
     roles_for,
+    roles_reg32,
     roles_with_transpose,
 )
 from tessera.passes.neutral.descriptors import lower_access
@@ -52,7 +53,6 @@ CONSUMERS = (4, 8, 16)
 # Warpgroups up to here drift apart by themselves; more of them are faster in ping-pong.
 MANY_WARPS = 8
 OUTSIDE = (ops.GridDependencyOp, ops.VolatileAsmOp)
-SLACK = 2048  # bytes of shared memory for barriers and alignment
 
 
 @pass_("schedule-roles", optimization="warp-specialize", counts=True)
@@ -258,7 +258,7 @@ class _Plan:
     def _roles(self) -> WarpRoles:
         rings = sum(r.slot_bytes * r.stages for r in self.rings if r.first is None)
         fit = self.facts.ctas_that_fit(SLACK + self._others() + rings)
-        reg32 = mma_reg32(self.func)
+        reg32 = roles_reg32(self.func)
         largest = instruction_reg32(self.func)
         return roles_for(self.facts, self.warps, reg32, fit if reg32 else 1, largest)
 

@@ -16,20 +16,21 @@ from __future__ import annotations
 
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.loop_times import NONE
-from tessera.analysis.provenance import argument_of
 from tessera.dtypes import int1, pointer_type
-from tessera.ir import Effect, Module, TileType, Value, pass_
+from tessera.ir import Effect, Module, TileType, pass_
 from tessera.ir.applications import Declined, apply
 from tessera.layout import LinearLayout
-from tessera.ops import ForOp, FuncOp, LoadOp, Matmul, StoreOp
+from tessera.ops import ForOp, LoadOp, Matmul, StoreOp
 from tessera.ops.roles import ring_of
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.anchors import bytes_of
 from tessera.passes.gpu_loops.choices import Looked
+from tessera.passes.gpu_loops.registers import arrays_written, is_apart
 from tessera.passes.gpu_loops.short import version_short
 from tessera.passes.gpu_loops.streams import (
     COPY_BYTES,
     slice_of,
+    staged_loops,
     through_buffer,
     vector_of,
     write_copies,
@@ -52,30 +53,22 @@ def schedule_streams(module: Module, facts: GpuFacts) -> None:
         for { load; add } → for { load {stage=0}; local_alloc {private=True, stage=0, slots=3}; local_load; add }
     Compare: LLVM LoopDataPrefetch, which fills caches; CUDA guide, "Asynchronous Data Copies".
     """
-    if not facts.has_cp_async:
-        return
-    default: int = module.attrs.get("num_stages", 1)
-    for func in module.body:
-        assert isinstance(func, FuncOp)
-        loops = [op for op in func.walk() if isinstance(op, ForOp)]
-        loops = [op for op in loops if (op.num_stages or default) > 1 and _is_simple(op)]
-        axis = AxisAnalysis(func) if loops else None
-        for loop in loops:
-            assert axis is not None
-            _plan(loop, axis, facts, loop.num_stages or default, module)
+    for loop, axis, wanted in staged_loops(module, facts, _is_simple):
+        _plan(loop, axis, facts, wanted, module)
 
 
 def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, module: Module) -> None:
     warps: int = module.attrs["num_warps"]
-    stores = [op for op in loop.body if isinstance(op, StoreOp)]
-    written = {argument_of(op.ptr) for op in stores}
+    stores = any(isinstance(op, StoreOp) for op in loop.body)
+    written = arrays_written(loop)
     found: list[LoadOp] = []
     for op in loop.body:
         if isinstance(op, LoadOp) and isinstance(op.result.type, TileType):
             try:
                 if stores and not loop.num_stages:
                     raise Declined("the loop stores, and does not ask for stages")
-                _require_no_alias(argument_of(op.ptr), written)
+                if not is_apart(op.ptr, written):
+                    raise Declined("a store of the loop may write what it reads")
                 _require_runs_ahead(op, loop, axis, facts)
             except Declined as reason:
                 remark(module, f"the load{place_of(op)} is not copied ahead: {reason}")
@@ -105,12 +98,6 @@ def _is_simple(loop: ForOp) -> bool:
         if op.all_effects() & (Effect.WRITE | Effect.SYNC) and not isinstance(op, StoreOp):
             return False
     return True
-
-
-def _require_no_alias(base: Value | None, written: set[Value | None]) -> None:
-    """Raise the reason unless a load's argument is none of those written through, all of which are known."""
-    if written and (base is None or base in written or None in written):
-        raise Declined("a store of the loop may write what it reads")
 
 
 def _require_runs_ahead(op: LoadOp, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tessera import ops
-from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
 from tessera.ir.applications import Declined
 from tessera.passes.gpu_loops.ordering import ordered_loops
@@ -15,8 +15,8 @@ from tessera.passes.gpu_loops.rings import (
     copying_ctas,
 )
 from tessera.passes.gpu_loops.shared_scalars import shared_scalars
-from tessera.passes.gpu_loops.slots import advance
-from tessera.passes.neutral.loops import const32, runs_at_all
+from tessera.passes.gpu_loops.slots import advance, wait_until_free
+from tessera.passes.neutral.loops import carried_as, const32, like, passing, runs_at_all
 
 
 class Split:
@@ -31,10 +31,9 @@ class Split:
         self.acquire = ProducerAcquire(list(self.ordered))
         self.spine: set[Op] = set()
         for r in rings:
-            op = r.block.parent
-            while op is not None and op is not func:
-                self.spine.add(op)
-                op = op.parent_op()
+            loop = r.block.parent
+            if loop is not None and loop is not func:
+                self.spine |= {loop, *loop.ancestors()} - {func}
         self.reads = not any(isinstance(op, ops.PointerWrite) for op in func.walk())
 
 
@@ -75,27 +74,15 @@ class Needs:
 
     def _of_argument(self, v: Value) -> None:
         loop = v.owner.parent if isinstance(v.owner, Block) else None
-        if isinstance(loop, ops.WhileOp):
-            self._of_carried(loop, v.index)
-        elif isinstance(loop, ops.ForOp) and v.index > 0:
-            self.work += [loop.inits[v.index - 1], loop.body.terminator.operands[v.index - 1]]
-            self.work.append(loop.results[v.index - 1])
-
-    def _of_carried(self, loop: ops.WhileOp, index: int) -> None:
-        first, last = loop.before.terminator.operands[1:], loop.after.terminator.operands
-        values = (loop.before.args, first, loop.after.args, last, loop.inits, loop.results)
-        self.work += [v[index] for v in values]
+        if isinstance(loop, ops.Loop) and v.block is not None:
+            n = v.index + len(loop.results) - len(v.block.args)
+            self.work += carried_as(loop, n) if n >= 0 else ()
 
     def _of_op(self, v: Value, op: Op) -> None:
         if op in self.split.kept:
             return
         if op in self.split.spine:
-            if isinstance(op, ops.WhileOp):
-                self._of_carried(op, v.index)
-            elif isinstance(op, ops.ForOp):
-                self.work.append(op.carried[v.index])
-            else:
-                self.work += [block.terminator.operands[v.index] for block in op.regions]
+            self.work += carried_as(op, v.index)
             return
         self._allow(op)
         self.ops.add(op)
@@ -159,14 +146,34 @@ class Producer:
                 self.fill(last[op], b, states)
 
     def _around(self, op: Op, b: Builder, states: States) -> None:
-        if isinstance(op, ops.WhileOp):
-            self._while(op, b, states)
-        elif isinstance(op, ops.ForOp):
-            if op in self.split.acquire.loops:
-                self._acquire(op, b, states)
-            self._for(op, b, states)
-        else:
-            self._if(op, b, states)
+        """Repeat a loop or branch, with those of its carried values and results that are needed."""
+        if isinstance(op, ops.ForOp) and op in self.split.acquire.loops:
+            self._acquire(op, b, states)
+        is_loop, count = isinstance(op, ops.Loop), len(op.results)
+        wanted = [n - count for n, r in enumerate(op.results) if r in self.needs.values]
+        rings = self._inner(op, states)
+        state = [v for r in rings for v in states[r]]
+        inits = [self._get(op.operands[n]) for n in wanted] if is_loop else []
+        blocks: list[Block] = []
+        for old in op.regions:
+            args = old.args[: len(old.args) - count] if is_loop else []
+            args = [*args, *[old.args[n] for n in wanted]] if is_loop else []
+            block = Block([v.type for v in (*args, *(state if is_loop else ()))])
+            self.mapping.update(zip(args, block.args, strict=False))
+            inner = self._pairs(rings, block.args[len(args) :] if is_loop else state)
+            inside = Builder(block, None, op.loc)
+            self._block(old, inside, inner)
+            end = old.terminator
+            heads = [self._get(v) for v in end.operands[: len(end.operands) - count]]
+            handed = [self._get(end.operands[n]) for n in wanted]
+            inside.insert(passing(end, heads, [*handed, *[v for r in rings for v in inner[r]]]))
+            blocks.append(block)
+        heads = [self._get(v) for v in op.operands[: len(op.operands) - is_loop * count]]
+        results = [op.results[n] for n in wanted]
+        values = [*(inits if is_loop else results), *state]
+        new = b.insert(like(op, heads, values, blocks, **_hints(op)))
+        self.mapping.update(zip(results, new.results, strict=False))
+        states.update(self._pairs(rings, new.results[len(wanted) :]))
 
     def _acquire(self, loop: ops.ForOp, b: Builder, states: States) -> None:
         """Wait for the consumers if the loop has an iteration: they do not reach the next loop without its tiles."""
@@ -188,8 +195,7 @@ class Producer:
 
     def _copies(self, r: Ring, b: Builder, slot: Value, phase: Value) -> tuple[Value, Value]:
         if not r.once:
-            flipped = b.emit(ops.XorOp(phase, const32(b, 1)))
-            b.insert(ops.MbarrierWaitOp(r.empty, slot, flipped))
+            wait_until_free(b, r.empty, slot, phase)
         b.insert(ops.MbarrierArriveExpectTxOp(r.full, slot, bytes=r.bytes))
         for load, alloc, ring in zip(r.loads, r.allocs, r.buffers, strict=True):
             view = b.emit(ops.LocalIndexOp(ring, slot))
@@ -202,8 +208,7 @@ class Producer:
     def _see_off(self, r: Ring, b: Builder, slot: Value, phase: Value) -> None:
         """Wait until all CTAs have released all buffers, since they still arrive at barriers of this CTA."""
         for _ in range(r.stages):
-            flipped = b.emit(ops.XorOp(phase, const32(b, 1)))
-            b.insert(ops.MbarrierWaitOp(r.empty, slot, flipped))
+            wait_until_free(b, r.empty, slot, phase)
             slot, phase = advance(b, slot, phase, r.stages)
 
     def _get(self, v: Value) -> Value:
@@ -220,64 +225,12 @@ class Producer:
                 inside.add(r.lead)
         return [r for r in states if r in inside]
 
-    def _for(self, op: ops.ForOp, b: Builder, states: States) -> None:
-        wanted = [i for i, arg in enumerate(op.carried) if arg in self.needs.values]
-        rings = self._inner(op, states)
-        inits = [self._get(op.inits[i]) for i in wanted]
-        inits += [v for r in rings for v in states[r]]
-        body = Block([op.lb.type, *[v.type for v in inits]])
-        self.mapping[op.induction] = body.args[0]
-        self.mapping.update({op.carried[i]: body.args[1 + n] for n, i in enumerate(wanted)})
-        inner = self._pairs(rings, body.args[1 + len(wanted) :])
-        inside = Builder(body, None, op.loc)
-        self._block(op.body, inside, inner)
-        yields = [self._get(op.body.terminator.operands[i]) for i in wanted]
-        inside.insert(ops.YieldOp([*yields, *[v for r in rings for v in inner[r]]]))
-        bounds = [self._get(v) for v in (op.lb, op.ub, op.step)]
-        new = b.insert(ops.ForOp(*bounds, inits, regions=[body], loc=op.loc))
-        new.num_stages = 1
-        self.mapping.update({op.results[i]: new.results[n] for n, i in enumerate(wanted)})
-        states.update(self._pairs(rings, new.results[len(wanted) :]))
-
-    def _while(self, op: ops.WhileOp, b: Builder, states: States) -> None:
-        wanted = [i for i, arg in enumerate(op.before.args) if arg in self.needs.values]
-        rings = self._inner(op, states)
-        inits = [self._get(op.inits[i]) for i in wanted]
-        inits += [v for r in rings for v in states[r]]
-        blocks: list[Block] = []
-        for old in op.regions:
-            block = Block([v.type for v in inits])
-            self.mapping.update({old.args[i]: block.args[n] for n, i in enumerate(wanted)})
-            inner = self._pairs(rings, block.args[len(wanted) :])
-            inside = Builder(block, None, op.loc)
-            self._block(old, inside, inner)
-            condition, first = old is op.before, int(old is op.before)
-            handed = [self._get(old.terminator.operands[first + i]) for i in wanted]
-            handed += [v for r in rings for v in inner[r]]
-            holds = self._get(old.terminator.operands[0]) if condition else None
-            inside.insert(ops.YieldOp(handed) if holds is None else ops.ConditionOp(holds, handed))
-            blocks.append(block)
-        new = b.insert(ops.WhileOp(inits, regions=blocks, loc=op.loc, disable_licm=op.disable_licm))
-        self.mapping.update({op.results[i]: new.results[n] for n, i in enumerate(wanted)})
-        states.update(self._pairs(rings, new.results[len(wanted) :]))
-
     def _pairs(self, rings: Sequence[Ring | ProducerAcquire], values: Sequence[Value]) -> States:
         return {r: (values[2 * n], values[2 * n + 1]) for n, r in enumerate(rings)}
 
-    def _if(self, op: Op, b: Builder, states: States) -> None:
-        assert isinstance(op, ops.IfOp)
-        wanted = [i for i, r in enumerate(op.results) if r in self.needs.values]
-        rings = self._inner(op, states)
-        blocks: list[Block] = []
-        for old in op.regions:
-            block = Block()
-            inner = {r: states[r] for r in rings}
-            inside = Builder(block, None, op.loc)
-            self._block(old, inside, inner)
-            yields = [self._get(old.terminator.operands[i]) for i in wanted]
-            inside.insert(ops.YieldOp([*yields, *[v for r in rings for v in inner[r]]]))
-            blocks.append(block)
-        types = [op.results[i].type for i in wanted] + [int32] * (2 * len(rings))
-        new = b.insert(ops.IfOp(self._get(op.condition), results=types, regions=blocks, loc=op.loc))
-        self.mapping.update({op.results[i]: new.results[n] for n, i in enumerate(wanted)})
-        states.update(self._pairs(rings, new.results[len(wanted) :]))
+
+def _hints(op: Op) -> dict[str, Any]:
+    """Return the attributes of a loop that hold for the producer's as well."""
+    if isinstance(op, ops.ForOp):
+        return {"num_stages": 1}
+    return {"disable_licm": op.disable_licm} if isinstance(op, ops.WhileOp) else {}

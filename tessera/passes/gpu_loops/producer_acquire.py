@@ -30,20 +30,17 @@ class AcquireFlags(Carrying):
     def __init__(self, top: Block, loops: Sequence[ForOp], seen: Sequence[Op]):
         self.loops, self.seen = set(loops), set(seen)
         self.found: dict[ForOp, Value] = {}
-        self.around = {above for op in loops for above in _above(op)}
+        self.around = {above for op in loops for above in op.ancestors()} - self.loops
         self.block(top, [const(Builder.at_start(top), False, int1)])
 
-    def block(self, block: Block, state: list[Value]) -> list[Value]:
-        """Return the flag after a block."""
-        for op in list(block):
-            if isinstance(op, ForOp) and op in self.loops:
-                state = self._after_acquire(op, state[0])
-            elif op in self.around:
-                state = self.through(op, state)
-            elif any(x in self.seen for x in op.walk()):
-                b = Builder.before_op(op)
-                state = [b.emit(OrOp(state[0], self._runs(b, op)))]
-        return state
+    def at(self, op: Op, state: list[Value]) -> list[Value]:
+        """Return the flag after an op."""
+        if isinstance(op, ForOp) and op in self.loops:
+            return self._after_acquire(op, state[0])
+        if not any(x in self.seen for x in op.walk()):
+            return state
+        b = Builder.before_op(op)
+        return [b.emit(OrOp(state[0], self._runs(b, op)))]
 
     def _after_acquire(self, loop: ForOp, flag: Value) -> list[Value]:
         """Return the flag after a loop, which clears it if the loop has an iteration."""
@@ -114,15 +111,6 @@ def _copied(b: Builder, v: Value, top: Op, mapping: dict[Value, Value]) -> Value
 
 def _is_tile(v: Value) -> bool:
     return isinstance(v.type, TileType | SharedType)
-
-
-def _above(op: Op) -> list[Op]:
-    found: list[Op] = []
-    parent = op.parent_op()
-    while parent is not None:
-        found.append(parent)
-        parent = parent.parent_op()
-    return found
 
 
 def _not(b: Builder, v: Value) -> Value:

@@ -10,20 +10,18 @@ iteration. Where an address of a copy comes from such a load, the copy can then 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
-
 from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.provenance import argument_of
+from tessera.analysis.registers import mma_reg32, reg32_of
 from tessera.dtypes import int1
-from tessera.ir import Block, Builder, Op, TileType, Type, Value, elem_of, with_elem
+from tessera.ir import Builder, Op, TileType, Value, with_elem
 from tessera.ir.applications import apply
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.delay import Places, Placing
-from tessera.passes.gpu_loops.streams import slice_of, stream_of
+from tessera.passes.gpu_loops.streams import Ahead, slice_of, stream_of
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
-from tessera.passes.neutral.loops import runs_at_all, set_yields, with_carried
+from tessera.passes.neutral.loops import set_yields, with_carried
 
 UNKNOWN = (
     ops.DescriptorWrite, ops.CallOp, ops.VolatileAsmOp, ops.BarrierOp, ops.GridDependencyOp,
@@ -42,19 +40,17 @@ def early_loads(
         return [], []
     if any(map(waits_for_others, loop.walk())):
         return [], []  # what is loaded may be written by other programs until then
-    written = _written(loop)
-    if written is None:
-        return [], []
+    written = arrays_written(loop)
     found: list[ops.LoadOp] = []
     large: list[ops.LoadOp] = []
-    left = max(SMALL_REG32, ROOM_REG32 - used_reg32(loop))
+    left = max(SMALL_REG32, ROOM_REG32 - mma_reg32(loop.body))
     for op in loop.body:
         if (
             isinstance(op, ops.LoadOp)
             and _may_run_ahead(op, loop, written)
             and stream_of(op, loop, axis, facts) is None
         ):
-            reg32 = _reg32(op.result.type)
+            reg32 = reg32_of(op.result.type)
             if reg32 <= left:
                 left -= reg32
                 found.append(op)
@@ -63,27 +59,7 @@ def early_loads(
     return found if found and apply("register-prefetch", loop) else [], large
 
 
-def used_reg32(loop: ops.ForOp) -> int:
-    """Return the registers of a thread for the operands and results of MMAs."""
-    mmas = [op for op in loop.body if isinstance(op, ops.Matmul)]
-    tiles = [v.type for op in mmas for v in (op.a, op.b) if isinstance(v.type, TileType)]
-    tiles += [op.result.type for op in mmas]
-    tiles += sums_beside(loop.body, {op.result for op in mmas})
-    return sum(map(_reg32, tiles))
-
-
-def sums_beside(block: Block, results: Collection[Value]) -> list[Type]:
-    """Return the types of the sums that a loop carries beside the results of its MMAs: `acc += dot(a, b) * scale` needs
-    registers for both."""
-    loop = block.parent
-    if not isinstance(loop, ops.ForOp):
-        return []
-    types = {v.type for v in results}
-    made = zip(loop.carried, block.terminator.operands, strict=True)
-    return [arg.type for arg, v in made if arg.type in types and v not in results]
-
-
-def _written(loop: ops.ForOp) -> set[Value] | None:
+def arrays_written(loop: ops.ForOp) -> set[Value] | None:
     """Return the arguments through which a loop writes; None if they are not known."""
     found: set[Value] = set()
     for op in loop.walk():
@@ -97,18 +73,18 @@ def _written(loop: ops.ForOp) -> set[Value] | None:
     return found
 
 
-def _may_run_ahead(op: ops.LoadOp, loop: ops.ForOp, written: set[Value]) -> bool:
-    if not isinstance(op.ptr.type, TileType):
-        return False
-    base = argument_of(op.ptr)
-    if written and (base is None or base in written):
+def is_apart(ptr: Value, written: set[Value] | None) -> bool:
+    """Whether pointers point to none of the arrays `written`."""
+    if not written:
+        return written is not None
+    base = argument_of(ptr)
+    return base is not None and base not in written
+
+
+def _may_run_ahead(op: ops.LoadOp, loop: ops.ForOp, written: set[Value] | None) -> bool:
+    if not isinstance(op.ptr.type, TileType) or not is_apart(op.ptr, written):
         return False
     return slice_of([v for v in _sources(op) if v is not None], loop) is not None
-
-
-def _reg32(t: Any) -> int:
-    different = sum(any(basis) for basis in t.layout.bases("register"))
-    return max(1, (elem_of(t).storage_bits << different) // 32)
 
 
 def run_early(loop: ops.ForOp, loads: list[ops.LoadOp]) -> None:
@@ -138,22 +114,15 @@ def carry(
     sources = [v for x in loads for v in _sources(x) if v is not None]
     found = slice_of(sources, loop)
     assert found is not None  # or it would not be in the schedule
-    in_slice = [op for op in loop.body if op in found[0]]
-    numbers = sorted(found[1])
-    yields = [loop.body.terminator.operands[n] for n in numbers]
+    slice_ahead = Ahead(loop, *found)
     before = Builder.before_op(loop)
 
     def emit(b: Builder, values: list[Value], index: Value) -> tuple[list[Value], list[Value]]:
         """Emit the loads for an index; return them, and the slice's carried values after that."""
-        mapping = dict(zip([loop.carried[n] for n in numbers], values, strict=True))
-        mapping[loop.induction] = index
-        runs = runs_at_all(b, index, loop.ub, loop.step)
-        for op in in_slice:
-            b.insert(op.clone(mapping))
-        loaded = [_masked(b, x, mapping, runs) for x in loads]
-        return loaded, [mapping.get(v, v) for v in yields]
+        mapping, runs, following = slice_ahead.emit(b, values, index)
+        return [_masked(b, x, mapping, runs) for x in loads], following
 
-    first, ahead = emit(before, [loop.inits[n] for n in numbers], loop.lb)
+    first, ahead = emit(before, slice_ahead.inits, loop.lb)
     index = before.emit(ops.AddOp(loop.lb, loop.step))
     count = len(first)
     loop = with_carried(loop, [index, *first, *ahead])
@@ -166,7 +135,7 @@ def carry(
     for load, arg in zip(loads, args[1 : 1 + count], strict=True):
         del places[load]
         load.replace_by([arg])
-    set_yields(loop, following)
+    set_yields(loop.body, following)
     return loop, [v.op for v in loaded if v.op is not None]
 
 

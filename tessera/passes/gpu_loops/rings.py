@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tessera import ops
-from tessera.analysis.allocation import memory_users
 from tessera.ir import Block, Builder, Effect, Op, SharedType, Value
 from tessera.ir.applications import apply
 from tessera.layout import box_layout, boxes_of
 from tessera.ops.roles import FILLED, NEVER
+from tessera.ops.schedule import memory_users
 from tessera.passes.neutral.loops import const32, runs_at_all
+
+SLACK = 2048  # bytes of shared memory for barriers and alignment
 
 
 @dataclass(slots=True, eq=False)
@@ -239,11 +241,6 @@ def _alive(v: Value) -> list[Op]:
 
 
 def read_by_mmas(views: list[Value]) -> bool:
-    work = list(views)
-    while work:
-        for user in work.pop().users():
-            if isinstance(user, ops.LocalTransOp):
-                work.append(user.result)
-            elif not isinstance(user, ops.WgmmaOp | ops.WgmmaWaitOp):
-                return False
-    return True
+    """Whether nothing but MMAs reads what the views show."""
+    users = [user for v in views for user in memory_users(v)]
+    return all(isinstance(user, ops.WgmmaOp | ops.WgmmaWaitOp) for user in users)

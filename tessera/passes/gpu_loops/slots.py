@@ -30,6 +30,12 @@ def advance(b: Builder, slot: Value, phase: Value, slots: int) -> tuple[Value, V
     return first, b.emit(ops.SelectOp(wraps, flipped, phase))
 
 
+def wait_until_free(b: Builder, empty: Value, slot: Value, phase: Value) -> None:
+    """Wait until the readers have released a buffer. In the first round all are free: the wait is for the phase
+    before."""
+    b.insert(ops.MbarrierWaitOp(empty, slot, b.emit(ops.XorOp(phase, const32(b, 1)))))
+
+
 def _following(b: Builder, slot: Value, slots: int) -> tuple[Value, Value]:
     following = b.emit(ops.AddOp(slot, const32(b, 1)))
     return following, b.emit(ops.CmpOp(following, const32(b, slots), predicate="eq"))

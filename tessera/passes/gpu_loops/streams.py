@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from tessera.analysis.axis import AxisAnalysis
-from tessera.ir import Builder, Effect, Op, SharedType, TileType, Value
+from tessera.analysis.machines import CP_ASYNC_BYTES
+from tessera.ir import Builder, Effect, Module, Op, SharedType, TileType, Value
 from tessera.ir.applications import Declined
 from tessera.layout import LinearLayout, offset_map
 from tessera.ops import DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp, LocalLoadOp, MmaOp
@@ -14,8 +15,8 @@ from tessera.ops.roles import is_in_split
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.coalesce import access_width
 from tessera.passes.neutral.fold import constant_of
+from tessera.passes.neutral.loops import runs_at_all
 
-MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
 COPY_BYTES = 16  # of what goes back to registers: smaller copies cost more than they hide
 
 
@@ -31,6 +32,22 @@ class Stream:
     @property
     def bytes(self) -> int:
         return self.alloc.result.type.slot_bytes
+
+
+def staged_loops(
+    module: Module, facts: GpuFacts, is_wanted: Callable[[ForOp], bool] = lambda _: True
+) -> Iterator[tuple[ForOp, AxisAnalysis, int]]:
+    """Yield the loops that ask for several stages, with what is known of addresses and the number of stages; none
+    without `cp.async`."""
+    default: int = module.attrs.get("num_stages", 1)
+    for func in module.body if facts.has_cp_async else ():
+        assert isinstance(func, FuncOp)
+        loops = [op for op in func.walk() if isinstance(op, ForOp)]
+        loops = [op for op in loops if (op.num_stages or default) > 1 and is_wanted(op)]
+        axis = AxisAnalysis(func) if loops else None
+        for loop in loops:
+            assert axis is not None
+            yield loop, axis, loop.num_stages or default
 
 
 def stream_of(
@@ -69,9 +86,9 @@ def stream_or_reason(
         access_width(axis, load.ptr, load.mask, order, facts.max_vector_bytes),
         _neighbours(load.result.type.layout, shared.layout),
     )
-    if vec * bits // 8 < MIN_COPY_BYTES:
+    if vec * bits // 8 < CP_ASYNC_BYTES:
         raise Declined(
-            f"a thread reads {vec * bits // 8} bytes at once, a copy moves {MIN_COPY_BYTES} or more"
+            f"a thread reads {vec * bits // 8} bytes at once, a copy moves {CP_ASYNC_BYTES} or more"
         )
     sources = [load.ptr] + ([load.mask] if load.mask is not None else [])
     found = slice_of(sources, loop, early)
@@ -126,6 +143,30 @@ def slice_of(
             ops.add(op)
             work += op.operands
     return ops, carried
+
+
+class Ahead:
+    """Repeats, for other iterations of a loop, the ops of a slice, with the values that the loop carries for them."""
+
+    def __init__(self, loop: ForOp, ops: Collection[Op], carried: Collection[int]):
+        self.index, self.ub, self.step = loop.induction, loop.ub, loop.step
+        self.ops = [op for op in loop.body if op in ops]
+        numbers = sorted(carried)
+        self.args = [loop.carried[n] for n in numbers]
+        self.inits = [loop.inits[n] for n in numbers]
+        self.yields = [loop.body.terminator.operands[n] for n in numbers]
+
+    def emit(
+        self, b: Builder, values: Sequence[Value], index: Value
+    ) -> tuple[dict[Value, Value], Value, list[Value]]:
+        """Emit the slice for the iteration of `index`. Return what became of its values, whether the loop has that
+        iteration, and the carried values after it."""
+        mapping = dict(zip(self.args, values, strict=True))
+        mapping[self.index] = index
+        runs = runs_at_all(b, index, self.ub, self.step)
+        for op in self.ops:
+            b.insert(op.clone(mapping))
+        return mapping, runs, [mapping.get(v, v) for v in self.yields]
 
 
 def vector_of(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> int:

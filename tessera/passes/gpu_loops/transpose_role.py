@@ -27,14 +27,13 @@ from tessera.ir.applications import is_enabled
 from tessera.layout import LinearLayout
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.producer import Needs, Producer, Split, States
-from tessera.passes.gpu_loops.rings import Ring, copying_ctas, filled_by
-from tessera.passes.gpu_loops.slots import advance
+from tessera.passes.gpu_loops.rings import SLACK, Ring, copying_ctas, filled_by
+from tessera.passes.gpu_loops.slots import advance, wait_until_free
 from tessera.passes.gpu_loops.warp_roles import roles_with_transpose
-from tessera.passes.neutral.loops import const, const32, only_accumulates
+from tessera.passes.neutral.loops import const, only_accumulates
 
 BUFFERS = 3  # of the transposed operand: one written, one read, one being released
 FEWEST_STAGES = 2  # a ring of one buffer copies nothing ahead
-SLACK = 2048  # bytes for barriers and alignment
 FEWEST_WARPS = 8  # of consumers: a single warpgroup has none to synchronise with
 
 
@@ -121,9 +120,7 @@ class TransposeRole(Producer):
         source = b.emit(ops.LocalIndexOp(self.loaded.buffers[0], slot))
         view: Any = _shifted_view(b, read.shared, source)
         tile = b.emit(ops.LocalLoadOp(view, results=[_of_fewer_warps(read.result.type)]))
-        b.insert(
-            ops.MbarrierWaitOp(self.transposed.empty, to, b.emit(ops.XorOp(parity, const32(b, 1))))
-        )
+        wait_until_free(b, self.transposed.empty, to, parity)
         target = b.emit(ops.LocalIndexOp(self.transposed.buffers[0], to))
         b.insert(ops.LocalStoreOp(tile, target))
         yes = const(b, True, int1)

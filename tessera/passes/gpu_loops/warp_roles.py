@@ -10,11 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.analysis.machines import REGISTER_GRAIN, SCHEDULERS, WARPGROUP
-from tessera.ir import Block, Op, TileType
-from tessera.ops import LocalLoadOp, WgmmaOp
+from tessera.analysis.machines import (
+    LEFT_REG32,
+    REGISTER_GRAIN,
+    SCHEDULERS,
+    WARPGROUP,
+    WGMMA_COLUMNS,
+)
+from tessera.analysis.registers import mma_reg32
+from tessera.ir import Op, TileType
+from tessera.ops import WgmmaOp
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_loops.registers import sums_beside
 
 WORK = 32  # registers of a consumer besides those of MMAs (tools/fit)
 LARGE = 96  # registers of MMAs from which a CTA alone on an SM hands some over (tools/fit)
@@ -23,8 +29,6 @@ SMALL_PRODUCER = 24  # the same where registers are scarce
 TRANSPOSE_REGISTERS = 56  # registers of a thread of the transpose role
 TRANSPOSE_WORK = 24  # registers of a consumer besides those of MMAs, with a transpose role
 LARGEST = 248  # registers of a thread: 255, in multiples of REGISTER_GRAIN
-HELD_REG32 = 4  # of an operand in registers in one instruction
-MOST_COLUMNS = 256  # of one wgmma (PTX)
 EVEN = (0, 0, 0)
 
 
@@ -74,7 +78,7 @@ def roles_with_transpose(facts: GpuFacts, consumers: int, func: Op) -> WarpRoles
         // REGISTER_GRAIN
         * REGISTER_GRAIN
     )
-    need, largest = mma_reg32(func) + TRANSPOSE_WORK, instruction_reg32(func) + WORK
+    need, largest = roles_reg32(func) + TRANSPOSE_WORK, instruction_reg32(func) + WORK
     if not facts.has_register_handover or kept < need or start < largest or kept > LARGEST:
         return None
     return WarpRoles(WARPGROUP, (SMALL_PRODUCER, kept, TRANSPOSE_REGISTERS), 1, WARPGROUP)
@@ -99,9 +103,9 @@ def _handed_over(facts: GpuFacts, consumers: int, ctas: int, given: int) -> tupl
     return given, (start * (groups + 1) - given) // groups // REGISTER_GRAIN * REGISTER_GRAIN
 
 
-def mma_reg32(func: Op) -> int:
+def roles_reg32(func: Op) -> int:
     """Return the registers of a thread for the results and operands of MMAs that may live at a time."""
-    return max((_of_block(block) for block in func.all_blocks()), default=0)
+    return max((mma_reg32(block, WgmmaOp, reads=2) for block in func.all_blocks()), default=0)
 
 
 def instruction_reg32(func: Op) -> int:
@@ -113,20 +117,5 @@ def instruction_reg32(func: Op) -> int:
 def _of_instruction(op: WgmmaOp) -> int:
     t: Any = op.result.type
     columns = t.shape[0 if op.transposed else 1] // op.warpgroups[1]
-    held = HELD_REG32 if isinstance(op.left.type, TileType) else 0
-    return min(columns, MOST_COLUMNS) * t.elem.bits // 64 + held
-
-
-def _of_block(block: Block) -> int:
-    results = {op.result for op in block if isinstance(op, WgmmaOp)}
-    reg32 = sum(map(_reg32, sums_beside(block, results)))
-    for op in block:
-        if isinstance(op, WgmmaOp):
-            reg32 += _reg32(op.result.type)
-            if isinstance(op.left.type, TileType):  # the next one is read while this one is in use
-                reg32 += _reg32(op.left.type) * (2 if isinstance(op.left.op, LocalLoadOp) else 1)
-    return reg32
-
-
-def _reg32(t: Any) -> int:
-    return t.layout.size("register") * t.elem.bits // 32
+    held = LEFT_REG32 if isinstance(op.left.type, TileType) else 0
+    return min(columns, WGMMA_COLUMNS) * t.elem.bits // 64 + held

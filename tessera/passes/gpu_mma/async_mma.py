@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tessera.analysis.registers import reg32_of
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
 from tessera.ir.applications import apply
-from tessera.ir.types import Type
 from tessera.ops import (
     AsyncCopyOp,
     AsyncWaitOp,
@@ -79,7 +79,7 @@ def async_mma(module: Module) -> None:
         for block in func.all_blocks():
             mmas = [op for op in block if isinstance(op, WgmmaOp)]
             if mmas and all(op.pending == 0 for op in mmas):
-                held = sum(_reg32(op.result.type) for op in mmas)
+                held = sum(reg32_of(op.result.type) for op in mmas)
                 if held <= HOISTED_REG32:
                     _start_early(mmas)
                     _end_ping_pong_early(block)
@@ -90,10 +90,6 @@ def async_mma(module: Module) -> None:
                     _Waits(block).run()
                     _remark_waits(module, block)
             _give_back_early(block)
-
-
-def _reg32(t: Type) -> int:
-    return t.layout.size("register") * t.elem.bits // 32 if isinstance(t, TileType) else 0
 
 
 # --- starting early -----------------------------------------------------------------------------------------

@@ -215,9 +215,7 @@ def _touch(view: Value, write: bool) -> Touch:
         if isinstance(op, ops.LocalIndexOp):
             stages = source.type.shape[0]
             buffer = constant_of(op.index)
-            loop = op.parent_op()
-            while loop is not None and not isinstance(loop, ops.ForOp):
-                loop = loop.parent_op()
+            loop = next((x for x in op.ancestors() if isinstance(x, ops.ForOp)), None)
             if "slot" in op.attrs and loop is not None and buffer is None:
                 ring = (loop, op.attrs["slot"] % stages, stages)
         op = source.op

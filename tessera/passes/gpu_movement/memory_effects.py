@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera.ir import Block, Effect, Op
+from tessera.ir import Effect, Op
 from tessera.ops import Atomic, Diagnostic, LoadOp, Loop
 
 UNCACHED = ".cv"
@@ -22,20 +22,11 @@ def waits_for_others(op: Op) -> bool:
 
 def precedes(op: Op, other: Op) -> bool:
     """Whether an op may run before another one: it comes first, or a loop contains both."""
-    ways: dict[Block | None, Op] = {}
-    x: Op | None = other
-    while x is not None:
-        ways[x.parent] = x
-        x = x.parent_op()
-    while op.parent not in ways:
-        around = op.parent_op()
-        assert around is not None
-        op = around
-    block, around = op.parent, op.parent_op()
+    ways = {x.parent: x for x in (other, *other.ancestors())}
+    op = next(x for x in (op, *op.ancestors()) if x.parent in ways)
+    block = op.parent
     assert block is not None
-    while around is not None:
-        if isinstance(around, Loop):
-            return True
-        around = around.parent_op()
+    if any(isinstance(x, Loop) for x in op.ancestors()):
+        return True
     first = next(x for x in block if x is op or x is ways[block])
     return first is op and op is not ways[block]

@@ -25,7 +25,7 @@ from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
 from tessera.ir.applications import Declined, apply
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_loops.plan_roles import SLACK
+from tessera.passes.gpu_loops.rings import SLACK
 from tessera.passes.gpu_movement.memory_effects import writes
 from tessera.passes.gpu_movement.tensor_maps import ENDLESS
 from tessera.passes.gpu_scheduling.pointer_to_tma import PointerToTma

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.analysis.machines import REGISTER_GRAIN
+from tessera.analysis.registers import sums_beside
 from tessera.ir import Op, elem_of
 from tessera.ops import DotOp, ReshapeOp, TileLoad, TransOp
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_loops.registers import sums_beside
 from tessera.passes.gpu_loops.warp_roles import WORK, roles_for
 
 MOST_MMAS = 2  # of a loop: attention has two, and loops with more have not been measured

@@ -14,17 +14,17 @@ will transpose the operand (transpose_role.py)."""
 from __future__ import annotations
 
 from tessera import ops
-from tessera.ir import Builder, Module, SharedType, Value, pass_
+from tessera.ir import Builder, Module, SharedType, pass_
 from tessera.ir.applications import apply
 from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_loops.slots import next_slot
 from tessera.passes.gpu_loops.transpose_role import (
     BUFFERS,
     room_for_transposed,
     transposed_operand,
     transposition_of,
 )
-from tessera.passes.neutral.loop_carried import carry
-from tessera.passes.neutral.loops import const32
+from tessera.passes.neutral.loops import const32, set_yields, with_carried
 
 
 @pass_("transpose-buffers", optimization="transpose-buffers", counts=True)
@@ -60,18 +60,10 @@ def _rotate(loop: ops.ForOp, alloc: ops.LocalAllocOp) -> None:
     ring.attrs["rotates"] = True
     before.emit(ring)
     before.insert(ops.BarrierOp(loc=loop.loc))  # MMAs of an enclosing loop may still read
-    zero = const32(before, 0)
-
-    def body(new: ops.ForOp, state: list[Value]) -> list[Value]:
-        (slot,) = state
-        at = Builder.before_op(alloc)
-        view = at.emit(ops.LocalIndexOp(ring.result, slot, slot=0))
-        assert alloc.init is not None
-        at.insert(ops.LocalStoreOp(alloc.init, view, loc=alloc.loc))
-        alloc.replace_by([view])
-        end = Builder.before_op(new.body.terminator)
-        following = end.emit(ops.AddOp(slot, const32(end, 1)))
-        wraps = end.emit(ops.CmpOp(following, const32(end, BUFFERS), predicate="eq"))
-        return [end.emit(ops.SelectOp(wraps, const32(end, 0), following))]
-
-    carry(loop, [zero], body)
+    new = with_carried(loop, [const32(before, 0)])
+    slot, at = new.carried[-1], Builder.before_op(alloc)
+    view = at.emit(ops.LocalIndexOp(ring.result, slot, slot=0))
+    assert alloc.init is not None
+    at.insert(ops.LocalStoreOp(alloc.init, view, loc=alloc.loc))
+    alloc.replace_by([view])
+    set_yields(new.body, [next_slot(Builder.before_op(new.body.terminator), slot, BUFFERS)])

@@ -4,7 +4,7 @@ ends that change loops are made of these steps."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from tessera.dtypes import int32, int64
 from tessera.ir import Block, Builder, Op, Type, Value
@@ -15,6 +15,7 @@ from tessera.ops import (
     ConstOp,
     DivOp,
     ForOp,
+    Loop,
     Matmul,
     MaxOp,
     MinOp,
@@ -23,6 +24,8 @@ from tessera.ops import (
     YieldOp,
 )
 from tessera.passes.neutral.fold import constant_of
+
+L = TypeVar("L", bound=Op)
 
 
 def const(b: Builder, value: object, t: Type) -> Value:
@@ -125,26 +128,58 @@ def split_at(loop: ForOp, middle: Value) -> ForOp:
     return later
 
 
-def with_carried(loop: ForOp, inits: Sequence[Value], **attrs: Any) -> ForOp:
-    """Replace a loop by one that carries additional values; each stays as it is until its yield is set."""
-    args = [loop.body.add_arg(v.type, v.name) for v in inits]
-    new = ForOp(
-        loop.lb, loop.ub, loop.step, [*loop.inits, *inits],
-        regions=loop.regions, loc=loop.loc, names=[r.name for r in loop.results], **{**loop.attrs, **attrs},
-    )  # fmt: skip
-    loop.regions = []
-    Builder.before_op(loop).insert(new)
-    end = new.body.terminator
-    Builder.before_op(end).insert(YieldOp([*end.operands, *args], loc=end.loc))
-    end.erase()
-    for old, fresh in zip(loop.results, new.results, strict=False):
+def like(
+    op: L, heads: Sequence[Value], values: Sequence[Value], blocks: Sequence[Block], **attrs: Any
+) -> L:
+    """Return a loop or branch of the same kind with other blocks. `heads`: bounds or a condition; `values`: what a loop
+    carries first; of a branch, values of the types of its results."""
+    made: Any = type(op)
+    if isinstance(op, Loop):
+        return made(*heads, values, regions=blocks, loc=op.loc, **attrs)
+    types = [v.type for v in values]
+    return made(*heads, results=types, regions=blocks, loc=op.loc, **attrs)
+
+
+def passing(end: Op, heads: Sequence[Value], values: Sequence[Value]) -> Op:
+    """Return a terminator of the same kind that passes on other values. `heads`: the condition of a `while`."""
+    made: Any = type(end)
+    return made(*heads, values, loc=end.loc)
+
+
+def carried_as(op: Op, n: int) -> list[Value]:
+    """Return all values that stand for the n-th value that a loop carries, or that a branch yields."""
+    at = n - len(op.results)
+    found = [op.results[n], *[block.terminator.operands[at] for block in op.regions]]
+    if isinstance(op, Loop):
+        found += [op.operands[at], *[block.args[at] for block in op.regions]]
+    return found
+
+
+def with_carried(op: L, inits: Sequence[Value], **attrs: Any) -> L:
+    """Replace a loop by one that carries additional values, or a branch by one that yields them; each stays as it is
+    until its yield is set."""
+    is_loop, count = isinstance(op, Loop), len(op.results)
+    for block in op.regions:
+        args = [block.add_arg(v.type, v.name) for v in inits] if is_loop else inits
+        end = block.terminator
+        front = len(end.operands) - count
+        values = [*end.operands[front:], *args]
+        Builder.before_op(end).insert(passing(end, end.operands[:front], values))
+        end.erase()
+    front = len(op.operands) - count if is_loop else len(op.operands)
+    values = [*(op.operands[front:] if is_loop else op.results), *inits]
+    names = [r.name for r in op.results]
+    new = like(op, op.operands[:front], values, op.regions, names=names, **{**op.attrs, **attrs})
+    op.regions = []
+    Builder.before_op(op).insert(new)
+    for old, fresh in zip(op.results, new.results, strict=False):
         old.replace_all_uses(fresh)
-    loop.erase()
+    op.erase()
     return new
 
 
-def set_yields(loop: ForOp, values: Sequence[Value]) -> None:
-    """Set the values that are passed to the next iteration, for those that are carried last."""
-    end = loop.body.terminator
+def set_yields(block: Block, values: Sequence[Value]) -> None:
+    """Set the last ones of the values that a block passes on: to the next iteration, or out of a branch."""
+    end = block.terminator
     for i, v in enumerate(values, len(end.operands) - len(values)):
         end.set_operand(i, v)
