@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,16 +13,20 @@ import numpy as np
 
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.target import lacking
+from tessera.config import knobs
 from tessera.config.optimizations import ALL, OPTIMIZATIONS
 from tessera.runtime.arguments.descriptor import TensorDescriptor
 from tessera.runtime.driver import CpuDriver, InterpreterDriver, driver
 from tests.conftest import as_dtype, encode, is_native, numpy_name
 from tests.fuzz.case import CANARY, Array, Case, load_kernel
+from tests.fuzz.plans import replanned
 
 ISAS = ("generic", "avx2", "avx512", "amx")
 PATTERN = 0x5A  # every byte of a canary
 TORCH = {"bf16": "bfloat16", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2"}
-BUILDS = ("sm80", "sm90")  # compiled, not run
+BUILDS = ("sm80", "sm90")  # compiled and assembled, not run
+CHECKS = ("check80", "check90")  # compiled up to GPU IR, for the checks between and behind passes
+REPLANNED = "replanned"  # "simt/replanned" changes the schedules of loops
 WITHOUT = "without:"  # "cpu/without:NAME" leaves out the named optimisation
 
 
@@ -63,6 +68,11 @@ class BuildDriver(InterpreterDriver):
 def on_host(device: str) -> bool:
     """A program is one thread."""
     return device.partition("/")[0] in ("cpu", *ISAS)
+
+
+def is_run(device: str) -> bool:
+    """Kernels run there, and are not compiled only."""
+    return device.partition("/")[0] not in (*BUILDS, *CHECKS)
 
 
 def isas() -> list[str]:
@@ -136,12 +146,26 @@ def _typed(bits: np.ndarray, kind: Any) -> Any:
 
 
 def driver_of(name: str) -> Any:
-    """cpu (the machine's own ISA), generic, avx2, …, interpreter, simt, sm90, sm80."""
+    """cpu (the machine's own ISA), generic, avx2, …, interpreter, simt, sm90, sm80, check90, check80."""
     if name in ISAS:
         return IsaDriver(name)
-    if name in BUILDS:
-        return BuildDriver(int(name[2:]))
+    if name in (*BUILDS, *CHECKS):
+        return BuildDriver(int(name[-2:]))
     return name
+
+
+@contextmanager
+def up_to_gpu_ir() -> Iterator[None]:
+    """Compile no further: LLVM and ptxas take longer than all passes."""
+
+    def cut(backend: Any, stages: dict[str, Any], *more: Any) -> None:
+        del backend, more
+        for name in list(stages)[list(stages).index("gir") + 1 :]:
+            del stages[name]
+
+    with knobs.scope():
+        knobs.runtime.add_stages_inspection_hook = lambda *given: cut(*given) if given else ("", "")
+        yield
 
 
 def run(case: Case, device: str, twin: bool = False) -> dict[str, np.ndarray]:
@@ -159,7 +183,11 @@ def run(case: Case, device: str, twin: bool = False) -> dict[str, np.ndarray]:
     kernel = load_kernel(case.twin if twin else case.source)
     driver.set_active(driver_of(name))
     try:
-        launch(kernel, case, memory.arguments())
+        with (
+            up_to_gpu_ir() if name in CHECKS else nullcontext(),
+            replanned(case.seed) if setting == REPLANNED else nullcontext(),
+        ):
+            launch(kernel, case, memory.arguments())
     finally:
         driver.reset_active()
     return spoilt(case, memory.results(), spoil) if spoil else memory.results()

@@ -30,7 +30,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--device",
         default="cpu",
-        help="a comma list: cpu, generic, avx2, avx512, amx, simt, sm90, sm80, cuda",
+        help="a comma list: cpu, generic, avx2, avx512, amx, simt, sm90, sm80, check90, check80, cuda",
     )
     parser.add_argument(
         "--count", type=int, default=0, help="kernels of each family; 0: until the time is over"

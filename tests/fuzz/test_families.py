@@ -60,6 +60,16 @@ def test_running_maxima_of_fp16_keep_their_type(seed: int) -> None:
     assert "interpreter" not in dict(outcome.check(built, [], lambda _: None))
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_loops_are_checked_without_being_run() -> None:
+    """With schedules of the planner, and with changed ones."""
+    built = families.built("loops", families.drawn("loops", 5000001), 5000001)
+    names = ["check90", "check90/replanned"]
+    assert not any(map(devices.is_run, names))
+    found = dict(outcome.check(built, names, lambda _: None))
+    assert found == dict.fromkeys(names, (outcome.SAME, ""))
+
+
 def test_a_wrong_element_and_a_write_outside_of_an_array_are_seen() -> None:
     built = families.built("rows", families.drawn("rows", 3), 3)
     want = devices.run(built, "interpreter")

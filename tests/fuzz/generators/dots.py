@@ -45,6 +45,7 @@ TABLE: dict[str, Pick | Several] = {
     "pad": Pick(0, 16, 8, 3, plain=0.6), "offset": Pick(0, 16, 1, 4, plain=0.75),
     "strides": Pick("literal", "args", plain=0.6),
     "maps": Pick(True, False),  # whether pointers may become tensor maps; drawn for OVERLAPPING alone
+    "inside": Pick("none", "if", "while", "for"),  # what stands around each sum in the loop; drawn for LOOPS alone
 }  # fmt: skip
 LIMIT = 2**22  # multiply-adds of a kernel: the interpreter and the simulator should be quick
 
@@ -79,13 +80,26 @@ OVERLAPPING: dict[str, Pick] = WARPGROUPS | {
     "maps": Pick(True, False, plain=0.5), "offset": Pick(0), "pad": Pick(0, 16, plain=0.8),
 }  # fmt: skip
 
+# What all loops of the family `loops` have: types, warps and stages that OVERLAPPING leaves out, up to four products,
+# branches and loops around sums, all kinds of loops and edges.
+LOOPS: dict[str, Pick] = OVERLAPPING | {
+    "n": Pick(64, 128, 32, 16, 256, weights=(8, 3, 3, 1, 0.5)), "k": Pick(64, 128, 32, weights=(8, 2, 1)),
+    "type": Pick("fp16", "bf16", "fp8e5", "i8", "fp8e4nv", "fp32", "tf32", weights=(8, 4, 3, 2, 2, 1, 1)),
+    "dots": Pick("chain", "one", "two_b", "chain_hoisted", "three", "same", "four", weights=(10, 11, 9, 4, 4, 2, 4)),
+    "warps": Pick(4, 8, 2, 1, weights=(10, 6, 1, 1)), "stages": Pick(3, 4, 2, 5, 1, weights=(6, 6, 4, 4, 1)),
+    "loop": Pick("for", "runtime", "range", "tiles", "while", "nested", "from1", "kstep", plain=0.3),
+    "jump": Pick("none", "break", "continue", "data", "return", plain=0.85),
+    "mask": Pick("none", "k", "all", "m", "n", "wrap", plain=0.55),
+    "inside": Pick("none", "if", "while", "for", plain=0.75), "maps": Pick(True, False, plain=0.6),
+}  # fmt: skip
+
 
 BARE: Features = {"a_steps": (), "b_steps": (), "v_steps": ()}
 
 
 def draw(random: Random) -> Features:
     def any_kind() -> Features:
-        f = features.draw({k: p for k, p in TABLE.items() if k != "maps"}, random)
+        f = features.draw({k: p for k, p in TABLE.items() if k not in ("maps", "inside")}, random)
         if random.random() < 0.25:
             f |= {name: pick.draw(random) for name, pick in WARPGROUPS.items()} | BARE
         return f
@@ -96,9 +110,10 @@ def draw(random: Random) -> Features:
 
 def draw_overlapping(random: Random) -> Features:
     """Features of a loop that overlaps with itself."""
-    names = [name for name in TABLE if name not in OVERLAPPING]
+    names = [name for name in TABLE if name not in LOOPS]
     rest = features.draw({name: TABLE[name] for name in names}, random)
-    return _quick(lambda: rest | overlapping(random))
+    rest |= {} if random.random() < 0.15 else BARE
+    return _quick(lambda: rest | {name: pick.draw(random) for name, pick in LOOPS.items()})
 
 
 def overlapping(random: Random) -> Features:
@@ -116,7 +131,7 @@ def _quick(drawn: Callable[[], Features]) -> Features:
 
 def settle(f: Features) -> Features:
     """The nearest features that have a meaning together."""
-    f = {"maps": True, **f}
+    f = {"maps": True, "inside": "none", **f}
     chain = f["dots"].startswith("chain")
     if f["type"] in ("i8", "fp8e4nv", "fp8e5"):
         f["k"] = max(f["k"], 32)
@@ -303,6 +318,13 @@ class Dots:
             pairs += [(a, self.operand("b3", "kn", 0))]
         if f["dots"] == "two_a":
             pairs += [(self.operand("a2", "mk", 1), b)]
+        if f["dots"] == "four":
+            left = self.operand("a2", "mk", 1)
+            pairs += [
+                (a, self.operand("b2", "kn", 0)),
+                (left, b),
+                (left, self.operand("b3", "kn", 0)),
+            ]
         if f["dots"] == "same":
             pairs += [(self.operand("a2", "mk", 1), self.operand("b2", "kn", 0))]
         bounds = [x.bound * y.bound * f["k"] for x, y in pairs]
@@ -348,9 +370,23 @@ class Dots:
             scale = f" * tl.load({at}).to({TL[self.acc_kind]})[None, :]"
         for x, y in pairs:
             product = self.dot(x.name if isinstance(x, Operand) else x, y.name)
-            w.line("body", self.joined(acc, how, product, scale, x, y))
+            w.line("body", self.inside(acc, self.joined(acc, how, product, scale, x, y)))
+        total *= 2 if f["inside"] == "for" else 1
         self.limit(total)
         self.sums.append((acc, total))
+
+    def inside(self, acc: str, statement: str) -> str:
+        """A sum's statement in a branch, in a loop of its own, or behind a loop that turns the sum's sign."""
+        kind = self.f["inside"]
+        if kind == "if":
+            return f"if i % 3 != 1:\n    {statement}"
+        if kind == "for":
+            twice = "J" if "J" in self.w.scalars else self.w.scalar("J", 2)
+            return f"for _ in range({twice}):\n    {statement}"
+        if kind == "while":
+            turn = f"while n_{acc} < i % 3:\n    {acc} = {acc} * «-1¦1»\n    n_{acc} += 1"
+            return f"n_{acc} = 0\n{turn}\n{statement}"
+        return statement
 
     def joined(self, acc: str, how: str, product: str, scale: str, x: Any, y: Any) -> str:
         """The statement that adds one product."""

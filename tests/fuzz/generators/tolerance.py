@@ -55,7 +55,7 @@ def tolerance(f: Features) -> float:
     count += f["n"] * f["steps"] if chain else 0
     count += f["n"] if f["add"] == "fresh" or f["store"] in ("sum", "atomic") else 0
     count += f["m"] if f["store"] == "sum0" else 0
-    count *= 2 if f["dots"] == "same" else 1
+    count *= 2 if f["dots"] == "same" or f.get("inside") == "for" else 1
     grown = (1 + ROUNDING[accumulated(f)]) ** count
     grown *= (1 + OPERAND.get(kind, 0)) ** (4 if chain else 2)
     grown *= 1 + 2 * STORED.get(kind, 0) if chain else 1
