@@ -80,6 +80,17 @@ REASONS: dict[str, tuple[str, str]] = {
 HOLLOW = frozenset({"triton.experimental.gluon", "triton.experimental.gluon.language"})
 
 
+class Absent(AttributeError):
+    """The error for a name that is missing. Its text is made when it is shown: the compiler, `hasattr` and Dynamo ask
+    modules for names hundreds of times, and the search for one that is spelt nearly so takes milliseconds."""
+
+    def __init__(self, module: str, name: str):
+        super().__init__(module, name, name=name, obj=sys.modules[module])
+
+    def __str__(self) -> str:
+        return explain(*self.args)
+
+
 def explain(module: str, name: str) -> str:
     """Return the text of the error for `module.name`."""
     known = [x for x in vars(sys.modules.get(module, object)) if not x.startswith("_")]
@@ -105,6 +116,6 @@ def absent(module: str, source: ModuleType | None = None) -> Callable[[str], Any
     def __getattr__(name: str) -> Any:
         if source is not None and not name.startswith("__") and hasattr(source, name):
             return getattr(source, name)
-        raise AttributeError(explain(module, name), name=name, obj=sys.modules[module])
+        raise Absent(module, name)
 
     return __getattr__
