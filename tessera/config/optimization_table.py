@@ -352,6 +352,10 @@ CPU = (
         "the mask is tested at run time", "backends/cpu/memory.py `store_at`", f"tests/unit/test_cpu_codegen.py, {KERNELS}", unit="store",
     ),
     _row(
+        "branchless-lanes", "cpu", "reads and writes lanes of a vector of addresses without a branch for each, on machines that cannot leave out some of them",
+        "a lane that the mask leaves out has the address of 64 bytes on the stack instead of its own", "backends/cpu/memory.py `_readable`", f"tests/unit/test_cpu_codegen.py, {KERNELS}", unit="access",
+    ),
+    _row(
         "vector-unroll", "cpu", "takes several vectors a trip of a loop that does little", "trips are independent",
         "backends/cpu/loops.py `each`", f"tests/unit/test_cpu_rows.py, {KERNELS}", unit="loop",
     ),

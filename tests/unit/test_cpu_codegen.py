@@ -252,6 +252,45 @@ def test_full_vectors_are_stored_without_their_mask(arch, branches, off):
     assert arch != "neon" or "llvm.x86" not in text
 
 
+@tessera.jit
+def some_lanes(x, places, out, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    place = tl.load(places + at)
+    tl.store(out + place, tl.load(x + place, mask=at < n, other=-1.0) + 1, mask=at < n)
+
+
+@pytest.mark.parametrize(
+    ("arch", "branchless"), [("avx512", False), ("avx2", True), ("generic", True), ("neon", True)]
+)
+@pytest.mark.parametrize("off", ["", "branchless-lanes"])
+def test_lanes_are_read_and_written_without_branches(arch, branchless, off):
+    """Where no instruction reads or writes some lanes, all do, those that a mask leaves out at an address that is
+    nobody's."""
+    with knobs.scope():
+        knobs.compilation.disable = off
+        kinds = {"x": "*fp32", "places": "*i32", "out": "*fp32", "n": "i32"}
+        text = llir(some_lanes, kinds, arch, B=16)
+    moves = re.findall(r"call .*@llvm\.masked\.(?:gather|scatter)\..*", text)
+    assert moves
+    assert all(("splat (i1 true)" in move) == (branchless and not off) for move in moves)
+
+
+@pytest.mark.parametrize("off", ["", "branchless-lanes"])
+@pytest.mark.parametrize("n", [0, 1, 7, 15, 16])
+def test_lanes_that_a_mask_leaves_out(n, off):
+    """Their addresses are far outside of the arrays."""
+    rng = np.random.default_rng(0)
+    places = np.full(16, 2**30, np.int32)
+    places[:n] = rng.permutation(32)[:n]
+    x, out = rng.standard_normal(32, np.float32), np.full(32, 7, np.float32)
+    expected = out.copy()
+    expected[places[:n]] = x[places[:n]] + 1
+    with knobs.scope():
+        knobs.compilation.disable = off
+        native(some_lanes, (1,), x, places, out, n, B=16)
+    assert (out == expected).all()
+
+
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 31, 32])
 def test_short_rows(n):
     x, out = np.arange(5 * n, dtype=np.float32), np.full(5 * n + 8, 7, np.float32)

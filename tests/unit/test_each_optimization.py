@@ -25,11 +25,12 @@ from tessera.runtime.drivers.variants import fallback_of
 from tests.unit.optimization_samples import CASES, Sample
 
 stages: Any = importlib.import_module("tessera.compiler.compile")
-# What needs instructions that not every machine has, or ptxas (tests/unit/test_ptxas.py); whole-stores needs a machine
-# that has no quick stores under masks (tests/unit/test_cpu_codegen.py).
+# What needs instructions that not every machine has, or ptxas (tests/unit/test_ptxas.py); the others need a
+# machine that has no quick stores under masks, and none of some lanes (tests/unit/test_cpu_codegen.py).
 ELSEWHERE = {
     "amx-tiles",
     "bf16-pairs",
+    "branchless-lanes",
     "int8-pairs",
     "int8-quads",
     "raise-occupancy",

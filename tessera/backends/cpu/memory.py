@@ -1,6 +1,7 @@
 """Emits vector loads and stores: contiguous, through a shuffle, or gathered, as the affine form of the address allows.
 
-Masked-off lanes never access memory: full vectors use masked intrinsics, scalars load from a dummy on the stack.
+Masked-off lanes never access memory: full vectors use masked intrinsics, scalars and, on most machines, lanes at
+addresses of their own use a dummy on the stack.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tessera.ir import ElementType, elem_of
 from tessera.ir.applications import apply
 from tessera.ops import memory
 
+ALL_LANES = "splat (i1 true)"
 _MOST_CHUNKS = 2  # vectors read at once for a pattern that skips elements
 
 
@@ -197,7 +199,8 @@ def _gathered(
     other: Val | None,
     version: int,
 ) -> Val:
-    """Load each lane separately; `address`: a vector of pointers."""
+    """Load each lane separately; `address`: a vector of pointers. Lanes that `mask` leaves out read what is not used on
+    machines where LLVM would make a branch for each lane."""
     lo.gathers += 1
     x, m = lo.lanes(n), memory_type(elem)
     if n == 1:
@@ -207,8 +210,20 @@ def _gathered(
     name = f"llvm.masked.gather.{x.suffix(m)}.v{n}p0"
     lo.em.declare(ty, name, f"<{n} x ptr>", bits, ty)
     keep = _other(lo, elem, other, n) if mask is not None else "poison"
-    args = f"<{n} x ptr> align {elem.storage_bytes} {address}, {bits} {mask or 'splat (i1 true)'}, {ty} {keep}"
-    return make(elem, n, unpack(x, elem, lo.em.read(f"call {ty} @{name}({args})", version)))
+    safe, which = _readable(lo, address, mask, n)
+    rest = keep if which == mask else "poison"
+    args = f"<{n} x ptr> align {elem.storage_bytes} {safe}, {bits} {which or ALL_LANES}, {ty} {rest}"
+    raw = lo.em.read(f"call {ty} @{name}({args})", version)
+    return make(elem, n, unpack(x, elem, raw if which == mask else x.select(m, mask, raw, keep)))
+
+
+def _readable(lo: Lowering, address: str, mask: str | None, n: int) -> tuple[str, str | None]:
+    """Return addresses of `n` lanes, and which of these to access. Where there is no instruction that accesses some
+    lanes, the others get an address that any access may use, and all are accessed."""
+    if mask is None or lo.facts.masked_lanes or not apply("branchless-lanes"):
+        return address, mask
+    unused = lo.em.splat("ptr", dummy(lo), n)
+    return lo.lanes(n).select("ptr", mask, address, unused), None
 
 
 @evaluates(memory.LoadOp)
@@ -262,8 +277,9 @@ def store_at(
         lo.em.choose(whole, lambda: lo.em.stmt(plain), masked)
         return
     name = f"llvm.masked.scatter.{lanes.suffix(m)}.v{n}p0"
-    where = f"<{n} x ptr> align {elem.storage_bytes} {lo.text(address, n)}"
-    lo.em.call_here("void", name, f"{ty} {text}", where, f"{bits} {mask_text or 'splat (i1 true)'}")
+    safe, which = _readable(lo, lo.text(address, n), mask_text or None, n)
+    where = f"<{n} x ptr> align {elem.storage_bytes} {safe}"
+    lo.em.call_here("void", name, f"{ty} {text}", where, f"{bits} {which or ALL_LANES}")
 
 
 def _store_scalar(lo: Lowering, address: Val, elem: ElementType, x: Val, mask: Val | None) -> None:

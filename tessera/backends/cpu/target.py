@@ -25,7 +25,8 @@ class CpuFacts:
     idle unless two registers take turns. `loses_masks`: LLVM 22 drops the mask of one half of a masked load wider
     than a register if it proves that half false: `and <8 x i1> %all, <1, 1, 1, 1, 0, 0, 0, 0>` loads eight doubles,
     or all halves if we split it ourselves. `masked_stores`: a store under a mask takes no longer than one without; on
-    AMD's processors AVX2's takes 19 cycles, and SSE2 and NEON have none.
+    AMD's processors AVX2's takes 19 cycles, and SSE2 and NEON have none. `masked_lanes`: some lanes of a vector of
+    addresses are read or written by an instruction; LLVM makes a branch for each lane elsewhere.
     """
 
     name: str
@@ -43,6 +44,7 @@ class CpuFacts:
     function_bits: int = 0
     loses_masks: bool = False
     masked_stores: bool = False
+    masked_lanes: bool = False
 
     def __post_init__(self) -> None:
         assert self.vector_bits in (128, 256, 512) and self.dot_rows * self.dot_vectors <= 28
@@ -67,7 +69,9 @@ BASELINE = CpuFacts("baseline", 128, 3, 3, False)
 AVX2 = CpuFacts(
     "avx2", 256, 4, 3, True, loses_masks=True, words_dot=True, function_bits=512
 )  # fmt: skip
-AVX512 = CpuFacts("avx512", 512, 6, 4, True, edges=True, masked_stores=True, words_dot=True)
+AVX512 = CpuFacts(
+    "avx512", 512, 6, 4, True, edges=True, masked_stores=True, masked_lanes=True, words_dot=True
+)  # fmt: skip
 AMX = replace(AVX512, name="amx", bf16_convert=True, bytes_dot=True, tiles=True)
 NEON = CpuFacts("neon", 128, 6, 4, True)
 
