@@ -291,6 +291,23 @@ def test_lanes_that_a_mask_leaves_out(n, off):
     assert (out == expected).all()
 
 
+@tessera.jit
+def long_sums(x, out, n, B: tl.constexpr, R: tl.constexpr):
+    at = tl.arange(0, B)
+    total = tl.zeros((B,), tl.float32)
+    for r in tl.static_range(R):
+        total += tl.load(x + at + r * B, mask=at < n, other=0.0)
+    tl.store(out + at, total, mask=at < n)
+
+
+@pytest.mark.parametrize(("terms", "bodies"), [(8, 4), (80, 2)])
+def test_long_bodies_are_not_repeated_for_few_vectors(terms, bodies):
+    """Four vectors without a loop, or one in a loop without masks and one behind it."""
+    text = llir(long_sums, {"x": "*fp32", "out": "*fp32", "n": "i32"}, B=64, R=terms)
+    loads = re.findall(r"load <16 x float>|call <16 x float> @llvm.masked.load", text)
+    assert len(loads) == terms * bodies
+
+
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 31, 32])
 def test_short_rows(n):
     x, out = np.arange(5 * n, dtype=np.float32), np.full(5 * n + 8, 7, np.float32)

@@ -31,6 +31,7 @@ from tessera.ops import ReduceOp, ScanOp, arith, memory, tile
 KEEP_SHARED = 4.0  # cost from which a value of several sinks is computed only once (tools/fit)
 KEEP_BROADCAST = 2.0  # cost from which a value under a broadcast gets a buffer (tools/fit)
 INDEX_DEPTH = 12  # operations of index arithmetic that are inspected
+LONGEST = 512  # instructions of vectors without a loop: far behind what fills a processor's units, and much to compile
 DEEPEST = 256  # ops between buffers and a lazy value
 KEEP_CAPTURED = 1.0  # cost from which a value that a loop captures gets a buffer (tools/fit)
 
@@ -193,8 +194,11 @@ def run(
 
 
 def repeated(lo: Lowering, plan: Nest, values: Iterable[Value]) -> Nest:
-    """Return the nest with several vectors per iteration if one is little work."""
-    price = sum(cost(lo, v, enough=25) for v in values)
+    """Return the nest with several vectors per iteration if one is little work, and with a loop over few vectors, too,
+    if one is much."""
+    price = sum(cost(lo, v, enough=LONGEST) for v in values)
+    if plan.vectors * price > LONGEST:
+        plan = replace(plan, most=1)
     if not apply("vector-unroll"):
         return plan
     return replace(plan, times=4 if price <= 6 else 2 if price <= 24 else 1)

@@ -38,6 +38,7 @@ class Nest:
     group: tuple[int, ...]
     lanes: int
     times: int = 1  # vectors of one iteration of the vector loop, if the extent allows it
+    most: int = UNROLL  # vectors that need no loop
 
     @property
     def group_size(self) -> int:
@@ -144,7 +145,7 @@ def each(
     done."""
     rank = len(plan.shape)
     coords: list[Coord] = [Coord()] * rank
-    unrolled = unroll and plan.vectors <= UNROLL
+    unrolled = unroll and plan.vectors <= plan.most
     splits = [] if unrolled or len(plan.group) != 1 else list(masks)
     last = [] if not splits else list(ends)
 

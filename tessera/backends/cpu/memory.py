@@ -212,7 +212,9 @@ def _gathered(
     keep = _other(lo, elem, other, n) if mask is not None else "poison"
     safe, which = _readable(lo, address, mask, n)
     rest = keep if which == mask else "poison"
-    args = f"<{n} x ptr> align {elem.storage_bytes} {safe}, {bits} {which or ALL_LANES}, {ty} {rest}"
+    args = (
+        f"<{n} x ptr> align {elem.storage_bytes} {safe}, {bits} {which or ALL_LANES}, {ty} {rest}"
+    )
     raw = lo.em.read(f"call {ty} @{name}({args})", version)
     return make(elem, n, unpack(x, elem, raw if which == mask else x.select(m, mask, raw, keep)))
 
