@@ -36,7 +36,7 @@ NEVER = "never"
 # Who arrives at the mbarrier that frees a buffer.
 RELEASES = {
     "warp": "each warp of the consumers, once it has read the buffer",
-    "warpgroup": "each warpgroup of the consumers, once its MMAs have read the buffer",
+    "warpgroup": "each warpgroup of the consumers, once its MMAs, one in each iteration at least, have read it",
     "transpose": "each warp of the transpose role",
     NEVER: "nobody, since the buffer is filled only once",
 }
@@ -82,6 +82,12 @@ def verify_roles(func: FuncOp) -> None:
             for op in buffers:
                 same = all(first[0].attrs[name] == op.attrs[name] for name in SHARED)
                 require(same, op, "buffers of one ring differ in role, slots or release")
+            users = [user for op in buffers for user in memory_users(op.results[0])]
+            runs = any(u.opcode == MMAS[0] and u.parent is buffers[0].parent for u in users)
+            require(
+                runs or buffers[0].attrs["release"] != "warpgroup", buffers[0],
+                "warpgroups release what an MMA of each iteration reads",
+            )  # fmt: skip
             same = [op.results[0].type for op in buffers] == [op.results[0].type for op in first]
             require(same, buffers[0], "a later loop uses a ring for buffers of other types")
     require(bool(found), func, "a producer fills no buffer")

@@ -14,6 +14,7 @@ import tessera.language as tl
 from tessera.backends.nvidia import ptxas
 from tessera.backends.nvidia.target import facts_for
 from tessera.errors import ToolNotFound
+from tessera.interp import run
 from tessera.ir import Module, parse_module
 from tessera.ops import ForOp, WgmmaOp
 from tessera.passes.gpu_loops.warp_roles import roles_for
@@ -29,7 +30,7 @@ from tests.unit.mma_chains_kit import (
     softmax_chain,
     two_walks,
 )
-from tests.unit.tensor_maps_kit import built
+from tests.unit.tensor_maps_kit import built, flat
 
 
 def innermost(module: Module) -> list[ForOp]:
@@ -205,3 +206,34 @@ def test_fewer_warps_than_a_group_get_registers_from_nobody(
     roles = roles_for(facts_for(90), warps, words, fit)
     assert (roles.warps, roles.registers) == (1, (0, 0, 0))
     assert 1 <= roles.ctas <= fit
+
+
+@tessera.jit
+def _repeated(q, k, v, out, n, turns, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
+    first = tl.program_id(0) * M
+    x = q.load([first, 0])
+    acc = tl.zeros((M, D), tl.float32)
+    for start in range(0, n, N):
+        p = tl.dot(x, k.load([start, 0]).T).to(tl.float16)
+        y = v.load([start, 0])
+        for _ in range(turns):
+            acc += tl.dot(p, y)
+    out.store([first, 0], acc.to(tl.float16))
+
+
+@pytest.mark.parametrize("turns", [0, 2])
+def test_each_warp_releases_what_an_inner_loop_may_not_read(turns: int) -> None:
+    """Without an MMA, nothing says that all warps of a group have waited for the buffer."""
+    kind = "tensordesc<fp16[64, 64]>"
+    signature = {**dict.fromkeys(("q", "k", "v", "out"), kind), "n": "i32", "turns": "i32"}
+    sizes = {"M": 64, "N": 64, "D": 64}
+    compiled = built(_repeated, signature, sizes, num_warps=4, num_stages=2)  # which is checked
+    text = compiled.asm["gir"]
+    assert (
+        "warp_specialize" in text and text.count("groups=True") == 1
+    )  # the keys are read each time
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-1, 2, (rows, 64)).astype(np.float16) for rows in (64, 192, 192, 64)]
+    q, k, v = (x.astype(np.float64) for x in arrays[:3])
+    run(parse_module(text), (1,), [*flat(*arrays), 192, turns])
+    np.testing.assert_array_equal(arrays[3], (turns * (q @ k.T) @ v).astype(np.float16))

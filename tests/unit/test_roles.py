@@ -8,14 +8,16 @@ import pytest
 
 from tessera.analysis.synchronization import check_synchronization
 from tessera.backends.nvidia.target import facts_for
+from tessera.dtypes import int1
 from tessera.errors import IRError
 from tessera.interp import run
-from tessera.ir import Module, PassManager, parse_module, print_module, verify
-from tessera.ops import WarpSpecializeOp
+from tessera.ir import Block, Builder, Module, PassManager, parse_module, print_module, verify
+from tessera.ops import IfOp, WarpSpecializeOp, WgmmaOp, YieldOp
 from tessera.passes.gpu_loops.expand import expand_loops
 from tessera.passes.gpu_mma.async_mma import async_mma
 from tessera.passes.gpu_movement.allocate import allocate_shared
 from tessera.passes.gpu_movement.barriers import barriers
+from tessera.passes.neutral.loops import const
 
 # s = q @ x[i]; out += half(s) @ y[i]: a tile that is loaded once, and two rings.
 CHAIN = """
@@ -148,3 +150,18 @@ READS = (
     "%is: tile<64xi32, ll<[64] register=[[32]] lane=[[1],[2],[4],[8],[16]] warp=[[0],[0]]>> = splat %i\n"
     + READS
 )
+
+
+def test_mmas_of_a_branch_do_not_release_for_their_group() -> None:
+    module = chain({", stage=1, position=1": "", " {main_stage=0}": "", " {position=3}": ""})
+    mma = [op for op in module.walk() if isinstance(op, WgmmaOp)][-1]
+    b = Builder.before_op(mma)
+    branch = IfOp(const(b, True, int1), results=[mma.result.type], regions=[Block(), Block()])
+    b.insert(branch)
+    mma.result.replace_all_uses(branch.result)
+    mma.detach()
+    branch.then.append(mma)
+    Builder(branch.then, None, None).insert(YieldOp([mma.result]))
+    Builder(branch.orelse, None, None).insert(YieldOp([mma.acc]))
+    with pytest.raises(IRError, match="warpgroups release what an MMA of each iteration reads"):
+        verify(module)

@@ -34,7 +34,7 @@ from tessera.passes.gpu_loops.rings import (
     allocation,
     filled_by,
     grouped,
-    read_by_mmas,
+    read_together,
     share,
 )  # fmt: skip
 from tessera.passes.gpu_loops.shared_scalars import shared_scalars
@@ -191,11 +191,12 @@ class _Plan:
 
     def _release(self, r: Ring) -> None:
         """Decide who releases the buffers: warpgroups if all readers are MMAs of warpgroups, which then run on while
-        the next copy is on its way. The transpose role writes sooner than copies arrive."""
+        the next copy is on its way, and one of them runs in each iteration. The transpose role writes sooner than
+        copies arrive."""
         if not r.release:
             alone = self.warps < WARPGROUP or r.role == "transpose"
-            by_mmas = read_by_mmas([a.result for a in r.allocs])
-            r.release = "warpgroup" if by_mmas and not alone else "warp"
+            together = read_together(r.allocs)
+            r.release = "warpgroup" if together and not alone else "warp"
 
     def _overlap(self, loop: ops.ForOp, rings: list[Ring]) -> None:
         """Write which MMAs of a loop run on, or late."""

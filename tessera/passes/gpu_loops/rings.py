@@ -165,7 +165,7 @@ def share(rings: list[Ring]) -> None:
 def _kind(r: Ring) -> Any:
     types = [a.result.type for a in r.allocs]
     ctas = [copying_ctas(x, a) for x, a in zip(r.loads, r.allocs, strict=True)]
-    return types, ctas, read_by_mmas([a.result for a in r.allocs])
+    return types, ctas, read_by_mmas([a.result for a in r.allocs]), read_together(r.allocs)
 
 
 def copying_ctas(load: ops.DescriptorLoadOp, alloc: ops.LocalAllocOp) -> int:
@@ -244,3 +244,13 @@ def read_by_mmas(views: list[Value]) -> bool:
     """Whether nothing but MMAs reads what the views show."""
     users = [user for v in views for user in memory_users(v)]
     return all(isinstance(user, ops.WgmmaOp | ops.WgmmaWaitOp) for user in users)
+
+
+def read_together(allocs: list[ops.LocalAllocOp]) -> bool:
+    """Whether nothing but MMAs reads buffers, and one of them in each iteration: where it runs, all warps of a group
+    have waited for the buffers, so that one may release them for all. MMAs of a branch or an inner loop may not run."""
+    users = [user for a in allocs for user in memory_users(a.result)]
+    inside = any(
+        isinstance(user, ops.WgmmaOp) and user.parent is allocs[0].parent for user in users
+    )
+    return inside and read_by_mmas([a.result for a in allocs])
