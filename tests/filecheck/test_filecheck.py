@@ -107,6 +107,7 @@ IN_PASSES -= {
     "graph-drop-masks",
     "graph-share-pages",
     "graph-sum-windows",
+    "graph-recompute-biases",
 }
 
 

@@ -18,6 +18,7 @@ import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch.utils.checkpoint import CheckpointPolicy
 
+from tessera.graph.torch.again import compute_biases_again
 from tessera.graph.torch.checkpoints import as_called, keep_random
 from tessera.ir.applications import apply
 
@@ -44,6 +45,7 @@ def partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
     drop_copies(joint.graph)
     narrow_places(joint.graph)
     keep_random(joint.graph)
+    compute_biases_again(joint.graph)
     joint.recompile()
     parts = min_cut_rematerialization_partition(joint, inputs, **options)
     for part in parts:

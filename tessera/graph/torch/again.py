@@ -1,0 +1,107 @@
+"""Lets biases of attention that are made of a few numbers be computed again for the gradients, rather than be saved.
+
+    bias = where(k <= q and seen[n, k], 0, -inf)      an element of `seen` for a token, one of `bias` for a pair
+
+torch's partitioner saves what the backward graph hands to a call of the library, since to compute it again is a kernel
+of its own there. That kernel writes the bias once; saved, it is held from the forward pass of its layer to the end of
+the backward pass.
+"""
+
+# pyright: basic
+# torch gives most of its values no type.
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import CheckpointPolicy
+
+from tessera.ir.applications import apply
+
+Node = torch.fx.Node
+BIASES = ("attn_bias", "attn_mask")  # as the gradients of attention call them
+PART = 4  # of a bias: what it is made of takes at most one of so many parts of its bytes
+MOST_OPS = 64  # of those that a bias is made by: a mask of several conditions takes about 30
+
+
+def compute_biases_again(graph: torch.fx.Graph) -> None:
+    """Mark, in a joint graph, what biases of attention are made by for being computed again."""
+    for node in graph.nodes:
+        bias = _bias_of_gradient(node)
+        made = None if bias is None else _made_by(bias)
+        if made and apply("graph-recompute-biases", what="attention"):
+            for x in made:
+                x.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+
+
+def _bias_of_gradient(node: Node) -> Node | None:
+    """The bias that the gradients of attention are computed with; None for other operations."""
+    schema = getattr(node.target, "_schema", None)
+    name = "" if schema is None else schema.name
+    if not (name.startswith("aten::_scaled_dot_product") and name.endswith("_backward")):
+        return None
+    assert schema is not None
+    for k, argument in enumerate(schema.arguments):
+        if argument.name in BIASES:
+            found = node.args[k] if k < len(node.args) else node.kwargs.get(argument.name)
+            return found if isinstance(found, Node) else None
+    return None
+
+
+def _made_by(bias: Node) -> list[Node] | None:
+    """The operations on arguments and numbers that a bias is made by; None if these are many, or if the arguments take
+    much memory, or if it matters when they run."""
+    if any(user.op == "output" for user in bias.users):
+        return None  # the caller holds it anyway
+    found: dict[Node, None] = {}
+    given: dict[Node, None] = {}
+    todo = [bias]
+    while todo:
+        node = todo.pop()
+        if node in found or node in given:
+            continue
+        if node.op == "placeholder":
+            given[node] = None
+            continue
+        if not _is_cheap(node) or len(found) == MOST_OPS:
+            return None
+        found[node] = None
+        todo += node.all_input_nodes
+    sizes = [_bytes(x) for x in (bias, *given)]
+    known = [n for n in sizes if n is not None]
+    few = len(known) == len(sizes) and PART * sum(known[1:]) <= known[0]
+    return list(found) if few else None
+
+
+def _is_cheap(node: Node) -> bool:
+    """Whether a node gives the same whenever it runs, by an operation on single elements, a view, or numbers alone, and
+    nobody has said whether it is saved."""
+    target: Any = node.target
+    if node.meta.get("recompute") is not None or _bytes(node) is None:
+        return False
+    tags, schema = getattr(target, "tags", ()), getattr(target, "_schema", None)
+    if schema is None or schema.is_mutable or torch.Tag.nondeterministic_seeded in tags:
+        return False
+    views = any(r.alias_info is not None for r in schema.returns)
+    return views or torch.Tag.pointwise in tags or schema.name in PLAIN
+
+
+# Operations without the tag of those on single elements that move elements, or make numbers.
+PLAIN = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_to_copy", "_unsafe_view", "arange", "cat", "clone", "constant_pad_nd", "full", "full_like",
+        "index", "iota", "ones", "ones_like", "repeat", "scalar_tensor", "tril", "triu", "where", "zeros",
+        "zeros_like",
+    )
+) | {"prims::iota"}  # fmt: skip
+
+
+def _bytes(node: Node) -> int | None:
+    """The bytes of a tensor; None where its sizes are not known."""
+    x = node.meta.get("val")
+    if not isinstance(x, torch.Tensor) or not all(isinstance(n, int) for n in x.shape):
+        return None
+    steps = zip(x.shape, x.stride(), strict=True)
+    return prod(n for n, step in steps if step) * x.element_size()

@@ -1,0 +1,124 @@
+"""Biases of attention that a few numbers make are computed again in the backward graph, and not saved."""
+
+# pyright: basic, reportMissingImports=false
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch._dynamo")
+
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+import tessera.torch  # noqa: E402, F401  registers the backend
+from tessera.graph.torch.again import compute_biases_again  # noqa: E402
+from tessera.graph.torch.records import recording  # noqa: E402
+
+N, HEADS, TOKENS, WIDTH = 2, 2, 16, 8
+OFF = "graph-recompute-biases"
+
+
+def attend(q: Any, k: Any, v: Any, bias: Any) -> Any:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+
+def of_padding(seen: Any) -> Any:
+    """A bias for each pair of tokens, of a number for each token."""
+    place = torch.arange(TOKENS)
+    causal = place[None, :] <= place[:, None]
+    mask = causal[None, None] & (seen[:, None, None, :] > 0)
+    return torch.where(mask, 0.0, float("-inf")).expand(N, 1, TOKENS, TOKENS)
+
+
+def of_tokens(q: Any, k: Any, v: Any, seen: Any) -> Any:
+    bias = of_padding(seen)
+    return attend(attend(q, k, v, bias).sin(), k, v, bias)
+
+
+def of_table(q: Any, k: Any, v: Any, table: Any) -> Any:
+    """What each distance of two tokens adds, looked up."""
+    place = torch.arange(TOKENS)
+    return attend(q, k, v, table[:, (place[None, :] - place[:, None]).abs()][None])
+
+
+def of_scores(q: Any, k: Any, v: Any, scores: Any) -> Any:
+    """A bias that takes no more than the argument that it is made of."""
+    return attend(q, k, v, scores * 2.0)
+
+
+def of_chance(q: Any, k: Any, v: Any, seen: Any) -> Any:
+    return attend(q, k, v, of_padding(seen) + torch.rand(TOKENS, TOKENS))
+
+
+def of_sums(q: Any, k: Any, v: Any, seen: Any) -> Any:
+    """To add numbers up again is more than to read them."""
+    return attend(q, k, v, of_padding(seen.cumsum(1)))
+
+
+def seen() -> Any:
+    found = torch.ones(N, TOKENS, dtype=torch.int64)
+    found[1, TOKENS // 2 :] = 0
+    return found
+
+
+def given(last: Any) -> list[Any]:
+    torch.manual_seed(0)
+    return [*(torch.randn(N, HEADS, TOKENS, WIDTH).requires_grad_() for _ in range(3)), last]
+
+
+def marked(f: Callable[..., Any], last: Any, returned: bool = False) -> int:
+    """How many operations of a joint graph are computed again. `returned`: whether it gives the bias, too."""
+
+    def both(*args: Any) -> Any:
+        return torch.autograd.grad(f(*args).square().sum(), args[:3])
+
+    graph = make_fx(both, tracing_mode="fake")(*given(last)).graph
+    if returned:
+        output = next(iter(reversed(graph.nodes)))
+        bias = next(n.kwargs["attn_mask"] for n in graph.nodes if n.kwargs.get("attn_mask"))
+        output.args = ((*output.args[0], bias),)
+    compute_biases_again(graph)
+    return sum("recompute" in node.meta for node in graph.nodes)
+
+
+CASES = [
+    (of_tokens, seen, True),
+    (of_table, lambda: torch.randn(1, TOKENS), True),
+    (of_scores, lambda: torch.randn(N, 1, TOKENS, TOKENS), False),
+    (of_chance, seen, False),
+    (of_sums, seen, False),
+]
+
+
+@pytest.mark.parametrize(("f", "last", "again"), CASES)
+def test_what_is_computed_again(f: Callable[..., Any], last: Callable[[], Any], again: bool):
+    assert bool(marked(f, last())) == again
+
+
+def test_results_are_there_anyway():
+    assert not marked(of_tokens, seen(), returned=True)
+
+
+def test_off_switch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TESSERA_DISABLE", OFF)
+    assert not marked(of_tokens, seen())
+
+
+@pytest.mark.parametrize("off", ["", OFF])
+def test_gradients_and_what_is_saved(monkeypatch: pytest.MonkeyPatch, off: str):
+    monkeypatch.setenv("TESSERA_DISABLE", off)
+    torch._dynamo.reset()
+    results = []
+    with recording() as records:
+        for run in (torch.compile(of_tokens, backend="tessera"), of_tokens):
+            args = given(seen())
+            out = run(*args)
+            results.append([out, *torch.autograd.grad((out * out).sum(), args[:3])])
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+    (plan,) = (r.run.plan for r in records if r.purpose == "forward")
+    shapes = [tuple(v.type.shape) for v in plan.results]
+    assert ((N, 1, TOKENS, TOKENS) in shapes) == bool(off), shapes
