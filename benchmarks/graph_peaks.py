@@ -1,13 +1,15 @@
-"""Peak memory of steps of models with the memory plan of GPUs, beside that of eager and Inductor, on any machine.
+"""Peak memory of steps of models, beside that of eager and Inductor, on any machine.
 
     python -m benchmarks.graph_peaks [--models perceptrons gpt2 library families] [--modes training inference]
-                                     [--dtypes float32 bfloat16] [--device cpu|cuda] [--plans] [--jobs 1] [--steps]
+                                     [--dtypes float32 bfloat16] [--device cpu|cuda] [--plans-of gpu|cpu] [--plans]
+                                     [--jobs 1] [--steps] [--json FILE]
 
-On the CPU fusion, tilings and arenas are those of a GPU, products are externs, and torch's profiler sees allocations;
-with `--device cuda` the caching allocator counts. `--plans` runs no kernel: it accounts for the calls that both
-compilers write for a GPU (`peak_plans.py`), at the sizes of a GPU. `--steps` shows what is held at each point of the
-plan. Inductor on a CPU needs a C++ compiler, but for `--plans`. Models are three of 256 features, and those of
-`graph_models` by name. tessera has to hold no more than eager, and 1.02 of what Inductor holds.
+On the CPU fusion, tilings and arenas are those of a GPU, with products as externs, or with `--plans-of cpu` the CPU's
+own; torch's profiler sees allocations, and of Inductor's calls the kernels do nothing, so that no C++ is compiled:
+they allocate no tensor. With `--device cuda` the caching allocator counts. `--plans` runs no kernel: it accounts for
+the calls that both compilers write for a GPU (`peak_plans.py`), at the sizes of a GPU. `--steps` shows what is held at
+each point of the plan. Models are three of 256 features, and those of `graph_models` by name. tessera has to hold no
+more than eager, and 1.02 of what Inductor holds.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -16,15 +18,21 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 for folder in (HERE.parent, HERE, HERE / "inductor"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+
+import record  # noqa: E402
+from record import Row  # noqa: E402
 
 WIDTH = 256
 MODELS = ("perceptrons", "attention", "transformer")
@@ -65,30 +73,49 @@ def case_of(name: str, mode: str, dtype: str, device: str) -> Any:
     return Case(module.to(device, kind), (x.to(device, kind),), {}, loss_of, mode == "training")
 
 
-def peaks(case: tuple[str, str, str], device: str, steps: bool) -> dict[str, int]:
-    """What a step of a model holds at most, by eager, tessera and Inductor."""
+@contextmanager
+def idle_kernels() -> Generator[None]:
+    """Let Inductor's kernels of a CPU do nothing."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    def idle(*args: Any) -> Any:
+        return lambda *args: None
+
+    with mock.patch.object(AsyncCompile, "cpp_pybinding", idle):
+        yield
+
+
+def peaks(case: tuple[str, str, str], args: argparse.Namespace) -> dict[str, int]:
+    """What a step of a model holds at most, by eager, tessera and Inductor. Large arenas that a CPU keeps between calls
+    count, too: the profiler does not see them."""
     import torch
 
+    from tessera.graph.calls.executable import LARGE
     from tessera.graph.torch.measure import peak_bytes
     from tessera.graph.torch.records import recording
 
     found: dict[str, int] = {}
     for who in WHO:
         torch._dynamo.reset()
-        made = case_of(*case, device)
-        options: Any = {"matmul": "extern"} if who == "tessera" and device == "cpu" else None
+        made = case_of(*case, args.device)
+        as_gpu = args.device == "cpu" and args.plans_of == "gpu"
+        options: Any = {"matmul": "extern"} if who == "tessera" and as_gpu else None
         run = (
             made.module
             if who == "eager"
             else torch.compile(made.module, backend=who, options=options)
         )
         step = made.step(run)
-        with recording() as records:
+        idle = who == "inductor" and args.device == "cpu"
+        with idle_kernels() if idle else nullcontext(), recording() as records:
             step()
-        for record in records if steps else ():
-            show(record)
-        found[who] = peak_bytes(step)[0]
-        del made, run, step, records
+            found[who] = peak_bytes(step)[0]
+        frames = [f for r in records if hasattr(r.run, "plan") for f in r.run.frames.values()]
+        if args.device == "cpu":
+            found[who] += max((sum(n for n in f.arenas if n >= LARGE) for f in frames), default=0)
+        for r in records if args.steps else ():
+            show(r)
+        del made, run, step, records, frames
         gc.collect()
     return found
 
@@ -117,40 +144,47 @@ def planned_peaks(case: tuple[str, str, str], steps: bool) -> dict[str, int]:
     return found
 
 
-def show(record: Any) -> None:
+def show(compiled: Any) -> None:
     """What each point of a plan holds beside what was there before the call."""
-    plan = record.run.plan
+    plan = compiled.run.plan
     made = list(plan.allocations({}, 512))
     held = [sum(a.at(group) for a in made) for group in plan.groups()]
     print(
-        f"  {record.purpose}: {len(plan.donated)} donated, {len(plan.arenas)} arenas; held, in KB:"
+        f"  {compiled.purpose}: {len(plan.donated)} donated, {len(plan.arenas)} arenas; held, in KB:"
     )
     print("   ", *(f"{n / 1e3:.0f}" for n in held))
 
 
-def line(case: tuple[str, str, str], args: argparse.Namespace) -> tuple[str, bool | None]:
-    """A line for a model, and whether it holds no more than it may; None where something failed."""
+def measured(
+    given: tuple[tuple[str, str, str], argparse.Namespace],
+) -> tuple[str, Row | None]:
+    """A line for a model, and its peaks in MB; None where something failed."""
     import tessera.torch  # noqa: F401  # registers the backend
 
+    case, args = given
     shown = ", ".join(case)
     try:
         if args.plans:
             found = planned_peaks(case, args.steps)
         else:
-            if args.device == "cpu":
+            if args.device == "cpu" and args.plans_of == "gpu":
                 as_on_a_gpu()
-            found = peaks(case, args.device, args.steps)
+            found = peaks(case, args)
     except Exception as error:
         return f"{shown}: failed: {type(error).__name__}: {str(error)[:200]}", None
-    mb = ", ".join(f"{who} {n / 1e6:.4f} MB" for who, n in found.items())
-    ratios = {who: found["tessera"] / max(1, found[who]) for who in ("eager", "inductor")}
-    faults = [f"MORE THAN {who.upper()}" for who, r in ratios.items() if r > MOST[who]]
-    beside = ", ".join(f"{r:.3f} of {who}'s" for who, r in ratios.items())
-    return f"{shown:40} {mb}: {beside} {' '.join(faults)}".rstrip(), not faults
+    mb = {who: n / 1e6 for who, n in found.items()}
+    ours = max(1, found["tessera"])
+    ratios = {who: n / ours for who, n in found.items() if who != "tessera"}
+    row = Row("peak memory", ", ".join(case[:2]), case[2], "MB", mb, ratios=ratios)
+    held = ", ".join(f"{who} {n:.4f} MB" for who, n in mb.items())
+    faults = [f"MORE THAN {who.upper()}" for who in above(row)]
+    beside = ", ".join(f"{1 / max(r, 1e-9):.3f} of {who}'s" for who, r in ratios.items())
+    return f"{shown:40} {held}: {beside} {' '.join(faults)}".rstrip(), row
 
 
-def _line_of(given: tuple[tuple[str, str, str], argparse.Namespace]) -> tuple[str, bool | None]:
-    return line(*given)
+def above(row: Row) -> list[str]:
+    """Of whom tessera holds more than it may."""
+    return [who for who in MOST if row.times["tessera"] > MOST[who] * row.times[who]]
 
 
 def main() -> None:
@@ -161,24 +195,27 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", default=["training"])
     parser.add_argument("--dtypes", nargs="+", default=["float32"])
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--plans-of", default="gpu", choices=("gpu", "cpu"))
     parser.add_argument("--plans", action="store_true", help="account for plans, run no kernel")
     parser.add_argument("--jobs", type=int, default=1, help="processes beside each other")
     parser.add_argument("--steps", action="store_true")
+    record.add_arguments(parser)
     args = parser.parse_args()
     import model_cases
 
     groups = {"library": model_cases.LIBRARY, "families": model_cases.FAMILIES}
     names = [m for given in args.models for m in groups.get(given, (given,))]
     work = [(case, args) for case in product(names, args.modes, args.dtypes)]
-    verdicts: list[bool | None] = []
+    rows: list[Row] = []
     with get_context("spawn").Pool(args.jobs, maxtasksperchild=8) as pool:
-        for text, good in pool.imap_unordered(_line_of, work):
+        for text, row in pool.imap_unordered(measured, work):
             print(text, flush=True)
-            verdicts.append(good)
+            rows += [row] if row else []
+    large, failed = sum(bool(above(r)) for r in rows), len(work) - len(rows)
     print(
-        f"{len(verdicts)} steps: {verdicts.count(True)} as they must be, {verdicts.count(False)} too large, "
-        f"{verdicts.count(None)} failed"
+        f"{len(work)} steps: {len(rows) - large} as they must be, {large} too large, {failed} failed"
     )
+    record.write(args, "graph_peaks", rows, plans_of=args.plans_of, above=large, failed=failed)
 
 
 if __name__ == "__main__":
