@@ -7,6 +7,7 @@ program does.
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -14,9 +15,11 @@ from pathlib import Path
 from types import TracebackType
 
 from tessera.tools.commands import COMMANDS
+from tessera.tools.programs import reason_of
 
 RUN = str(Path(__file__).parent / "compat/run.py")
 HELP = ("-h", "--help", "help")
+VERSION = ("-V", "--version")
 
 
 def usage() -> str:
@@ -45,13 +48,14 @@ def main(args: list[str]) -> int:
     if args and args[0] in HELP and len(args) == 1:
         sys.stdout.write(usage())
         return 0
-    if args in (["--version"], ["-V"]):
+    if len(args) == 1 and args[0] in VERSION:
         print(version())
         return 0
     if args and args[0] == "help":
         args = [args[1], "--help"]
     if not args or args[0] not in COMMANDS:
-        near = difflib.get_close_matches(args[0], COMMANDS, n=1) if args else []
+        words = [*COMMANDS, *HELP, *VERSION]
+        near = difflib.get_close_matches(args[0], words, n=1) if args else []
         said = f"tessera: there is no command {args[0]!r}" if args else "tessera: which command?"
         sys.stderr.write(f"{usage()}\n{said}{f'; did you mean {near[0]!r}?' if near else ''}\n")
         return 2
@@ -69,17 +73,26 @@ def main(args: list[str]) -> int:
 def entry() -> int:
     """The console script."""
     sys.excepthook = _of_program
-    return main(sys.argv[1:])
+    status = main(sys.argv[1:])
+    if sys.stdout is not None and not sys.stdout.closed:
+        sys.stdout.flush()  # here a pipe that nobody reads any more is an exception, which the hook gets
+    return status
 
 
 def _of_program(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
     """Show an error of a program that a command runs as Python would: without the frames that started it."""
-    inner = tb
+    inner, began = tb, False
     while inner is not None and inner.tb_frame.f_code.co_filename != RUN:
         inner = inner.tb_next
     while inner is not None and inner.tb_frame.f_code.co_filename in (RUN, "<frozen runpy>"):
-        inner = inner.tb_next
-    if inner is not None:
+        inner, began = inner.tb_next, True
+    if inner is None and isinstance(error, BrokenPipeError):  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        return
+    if inner is None and began and not isinstance(error, SyntaxError):  # there is no such program
+        sys.stderr.write(f"tessera: {reason_of(error)}\n")
+        return
+    if inner is not None or began:
         tb = error.__traceback__ = inner
     sys.__excepthook__(kind, error, tb)
 

@@ -52,6 +52,9 @@ def bisect(args: list[str], program: Callable[[list[str]], int]) -> int:
     given = parser.parse_args(args[:own])
     if own == len(args):
         return 2
+    if args[own] != "-m" and not os.path.exists(args[own]):
+        print(f"tessera: {args[own]}: No such file or directory", file=sys.stderr)
+        return 1
     return Bisection(args[own:], given.repeat, given.timeout).search()
 
 
@@ -75,7 +78,9 @@ class Bisection:
         print(f"wrong with all {len(bad.applications)} applications: {_first_line(bad.wrong)}")
         good = self.run(0)
         if good.wrong:
-            print(f"wrong without optimisations, too:\n{_shortened(good.wrong)}")
+            print(
+                f"wrong without optimisations, too, so none is to blame:\n{_shortened(good.wrong)}"
+            )
             return 1
         low, high = 0, max(bad.applications, default=1)
         while high - low > 1:

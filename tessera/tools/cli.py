@@ -16,6 +16,7 @@ from tessera.config import knobs
 from tessera.errors import TesseraError
 from tessera.runtime.autotuner import store as tuning_store
 from tessera.runtime.cache.disk import SUFFIX, DiskCache, decode, disk_cache
+from tessera.tools.programs import reason_of
 
 
 def cache(args: list[str]) -> int:
@@ -73,8 +74,10 @@ def _guarded(parser: argparse.ArgumentParser, args: list[str]) -> int:
     given = parser.parse_args(args)
     try:
         return given.run(given)
+    except BrokenPipeError:
+        raise
     except (OSError, TesseraError) as error:
-        print(f"tessera: {error}", file=sys.stderr)
+        print(f"tessera: {reason_of(error)}", file=sys.stderr)
         return 1
 
 
@@ -124,7 +127,7 @@ def _list(_: argparse.Namespace) -> int:
         entry = decode(path.stem, path.read_bytes()) or {}
         about = entry.get("metadata")
         name = cast("dict[str, object]", about).get("name", "?") if isinstance(about, dict) else "?"
-        days = (now - _last_use(path)) / 86400
+        days = max(now - _last_use(path), 0.0) / 86400  # its time may be a tick ahead of the clock
         print(f"{path.stem[:12]}  {path.stat().st_size / 1e3:8.1f} kB  {days:6.1f} days  {name}")
     return 0
 

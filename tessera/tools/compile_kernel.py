@@ -12,6 +12,7 @@ from tessera.compiler import compile as compile_for
 from tessera.errors import InvalidArguments, TesseraError, suggestion
 from tessera.language.callable import JITCallable, jitted_under
 from tessera.runtime.driver import driver
+from tessera.tools.programs import reason_of
 from tessera.tools.targets import target_named
 
 Signature = tuple[dict[str, str], dict[str, object]]
@@ -40,8 +41,10 @@ def compile_kernel(args: list[str]) -> int:
     given = parser.parse_args(args)
     try:
         _write(_compiled(given), given.output)
+    except BrokenPipeError:
+        raise
     except (OSError, TesseraError) as error:
-        print(f"tessera: {error}", file=sys.stderr)
+        print(f"tessera: {reason_of(error)}", file=sys.stderr)
         return 1
     return 0
 

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import sys
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +24,7 @@ from tessera.config import knobs
 from tessera.errors import TesseraError
 from tessera.runtime import jit
 from tessera.runtime.arguments.tensors import numpy
+from tessera.runtime.cache.disk import CacheWarning
 from tessera.runtime.cache.trust import why_not
 from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.driver import driver
@@ -30,7 +32,14 @@ from tessera.utilities import PACKAGE
 
 GOOD, MISSING, BAD = "ok", "--", "BAD"
 NEEDED = ("numpy", "llvmlite")
-OPTIONAL = ("torch", "triton", "jax", "ml_dtypes", "rich", "nvidia-cuda-nvcc")
+OPTIONAL = {  # and what for
+    "torch": "torch.compile, tensors on a GPU",
+    "triton": "tessera takes its place in `tessera run`, and uses its ptxas",
+    "jax": "kernels take its arrays",
+    "ml_dtypes": "bfloat16 and 8-bit floats in NumPy",
+    "rich": "colours",
+    "nvidia-cuda-nvcc": "ptxas, for GPUs",
+}
 
 
 class Finding(NamedTuple):
@@ -89,7 +98,7 @@ def _package(name: str, needed: bool) -> Finding:
     except importlib.metadata.PackageNotFoundError:
         if needed:
             return Finding(name, BAD, "not installed", f"pip install {name}")
-        return Finding(name, MISSING, "not installed (optional)")
+        return Finding(name, MISSING, f"not installed (optional: {OPTIONAL[name]})")
 
 
 def _processor() -> Finding:
@@ -120,7 +129,7 @@ def _assembler() -> Finding:
     except TesseraError as error:
         if cuda.available():
             return Finding("ptxas", BAD, error.message, 'pip install "tessera-lang[nvidia]"')
-        return Finding("ptxas", MISSING, "not found (needed for GPUs only)")
+        return Finding("ptxas", MISSING, f"{error.message} (needed for GPUs only)")
 
 
 def _cache() -> list[Finding]:
@@ -129,7 +138,7 @@ def _cache() -> list[Finding]:
     files = list(folder.glob("??/*")) if folder.exists() else []
     size = sum(path.stat().st_size for path in files if path.is_file())
     shown = f"{folder}, {len(files)} files, {size / 1e6:.1f} MB"
-    if not os.access(place, os.W_OK):
+    if not place.is_dir() or not os.access(place, os.W_OK):
         remedy = "kernels are compiled in each process: set TESSERA_CACHE_DIR to a folder of yours"
         return [Finding("cache", BAD, f"{shown}: not writable", remedy)]
     refused = why_not(folder) if folder.exists() else None
@@ -165,7 +174,9 @@ def _on_host(name: str) -> bool:
     x, out = np.arange(100, dtype=np.float32), np.zeros(100, np.float32)
     driver.set_active(name)
     try:
-        doubled[(4,)](x, out, 100, BLOCK=32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CacheWarning)  # the finding on the cache says it
+            doubled[(4,)](x, out, 100, BLOCK=32)
     finally:
         driver.reset_active()
     return bool((out == x * 2).all())

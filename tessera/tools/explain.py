@@ -19,7 +19,7 @@ from tessera.explain import explain_compiled
 from tessera.explain.page import page
 from tessera.explain.report import Report
 from tessera.explain.targets import compiled_for
-from tessera.tools.programs import output_file, status_of
+from tessera.tools.programs import add_program, output_file, program_of, status_of
 
 
 @dataclass
@@ -82,9 +82,7 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
     parser.add_argument(
         "--html", type=output_file, metavar="FILE", help="write a page for a browser"
     )
-    parser.add_argument(
-        "program", nargs=argparse.REMAINDER, help="SCRIPT[:KERNEL] ARGS..., or -m MODULE ARGS..."
-    )
+    add_program(parser, "SCRIPT[:KERNEL] ARGS...")
     given = parser.parse_args(args)
     target = None
     if given.target is not None:
@@ -92,18 +90,20 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
         if found is None:
             parser.error(f"--target must be like sm_90, got {given.target}")
         target = GPUTarget("cuda", int(found[1]), 32)
-    if not given.program:
+    words = program_of(given)
+    if not words:
         return 2
-    rest, wanted = _kernel_named(given.program)
+    rest, wanted = _kernel_named(words)
     with watched_launches() as seen:
         status = status_of(program, rest)
     reports = list(_reports(seen, wanted, target))
     _shown(reports, given.json, given.html)
     if not reports:
-        print(
-            f"tessera: the program launched no kernel{f' named {wanted}' if wanted else ''}",
-            file=sys.stderr,
-        )
+        if not any(wanted in ("", one.kernel.name) for one in seen.values()):
+            print(
+                f"tessera: the program launched no kernel{f' named {wanted}' if wanted else ''}",
+                file=sys.stderr,
+            )
         return 1
     return status
 
@@ -123,16 +123,16 @@ def _reports(seen: Launches, wanted: str, target: GPUTarget | None) -> Iterator[
             continue
         try:
             kernel = compiled_for(one.kernel, target)
-            seconds = one.seconds if kernel is one.kernel else None
+            seconds = one.seconds if kernel is one.kernel and one.launches > 1 else None
             report = explain_compiled(kernel, one.args, one.grid, seconds)
         except TesseraError as error:
             print(f"tessera: {one.kernel.name} cannot be explained: {error}", file=sys.stderr)
             continue
         how = "once" if one.launches == 1 else f"{one.launches} times"
         report.notes.append(f"the program launched it {how} like this")
-        if one.launches == 1 and seconds is not None:
+        if one.launches == 1 and kernel is one.kernel:
             report.notes.append(
-                "a first launch starts threads and finds nothing in caches: its time is no measure"
+                "a first launch starts threads and finds nothing in caches: launch it again to see a time"
             )
         yield report
 
@@ -142,5 +142,5 @@ def _shown(reports: list[Report], json: Path | None, html: Path | None) -> None:
         json.write_text("[" + ",\n".join(r.json() for r in reports) + "]\n", encoding="utf-8")
     if html is not None:
         html.write_text(page(reports), encoding="utf-8")
-    if json is None and html is None:
+    if reports and json is None and html is None:
         print("\n\n".join(map(str, reports)))

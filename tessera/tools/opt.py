@@ -25,6 +25,7 @@ from tessera.errors import TesseraError
 from tessera.ir import Module, Pass, PassManager, parse_module, print_module
 from tessera.ir.applications import Session
 from tessera.ir.passes import parse_pipeline
+from tessera.tools.programs import reason_of
 
 REGISTERED = (
     tessera.layout,
@@ -81,7 +82,7 @@ def opt(args: list[str]) -> int:
             for part in text.split(SEPARATOR)
         ]
     except (OSError, TesseraError, ValueError, KeyError) as error:
-        print(f"tessera opt: {error}", file=sys.stderr)
+        print(f"tessera opt: {reason_of(error)}", file=sys.stderr)
         return 1
     print(f"\n{SEPARATOR}".join(results))
     return 0

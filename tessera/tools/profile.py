@@ -11,7 +11,7 @@ from pathlib import Path
 from tessera.config import knobs
 from tessera.ops.trace import TRACE_MODE
 from tessera.profiler import profile
-from tessera.tools.programs import output_file, status_of
+from tessera.tools.programs import add_program, output_file, program_of, status_of
 
 
 def command(args: list[str], program: Callable[[list[str]], int]) -> int:
@@ -34,20 +34,19 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
         help="trace inside of kernels: write the last launch's timeline (FILE.html, FILE.json or FILE.txt)",
     )
     parser.add_argument("--kernel", metavar="NAME", help="the kernel of the timeline")
-    parser.add_argument(
-        "program", nargs=argparse.REMAINDER, help="SCRIPT ARGS..., or -m MODULE ARGS..."
-    )
+    add_program(parser)
     given = parser.parse_args(args)
-    if not given.program:
+    words = program_of(given)
+    if not words:
         return 2
     if given.timeline is None and given.kernel is not None:
         parser.error("--kernel names the kernel of a timeline: give --timeline FILE, too")
     if given.timeline is not None and (given.counts or given.trace is not None):
         parser.error("--timeline runs traced builds, which --trace and --counts would not time")
     if given.timeline is not None:
-        return _timeline(given.timeline, given.kernel, lambda: status_of(program, given.program))
+        return _timeline(given.timeline, given.kernel, lambda: status_of(program, words))
     with profile(counts=given.counts) as p:
-        status = status_of(program, given.program)
+        status = status_of(program, words)
     print(p)
     if given.trace is not None:
         p.save(given.trace)

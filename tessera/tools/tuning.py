@@ -16,7 +16,7 @@ from tessera.config import knobs
 from tessera.runtime.autotuner.config import Config
 from tessera.runtime.launching.interface import KernelInterface
 from tessera.tools import cli
-from tessera.tools.programs import output_file, status_of
+from tessera.tools.programs import add_program, output_file, program_of, status_of
 
 ON_DISK = ("--show", "--export", "--import")
 BAR = 20  # characters
@@ -56,11 +56,10 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
         "--plot", type=output_file, metavar="FILE", help="write the times as a page (HTML)"
     )
     parser.add_argument("--again", action="store_true", help="measure what is on disk again")
-    parser.add_argument(
-        "program", nargs=argparse.REMAINDER, help="SCRIPT ARGS..., or -m MODULE ARGS..."
-    )
+    add_program(parser)
     given = parser.parse_args(args)
-    if not given.program:
+    words = program_of(given)
+    if not words:
         return 2
     results: list[Result] = []
     with knobs.autotuning.scope():
@@ -74,7 +73,7 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
                 before(**about)
 
         knobs.autotuning.listener = listener
-        status = status_of(program, given.program)
+        status = status_of(program, words)
     for result in results:
         show(result)
     if not results:

@@ -7,6 +7,7 @@ LLVM IR.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
@@ -20,16 +21,22 @@ from tessera.tools.replay.inputs import given_options, watched
 
 @contextmanager
 def reported(target: GPUTarget | None = None) -> Generator[None]:
-    """Within the context, print the widths of each kernel that is compiled, for `target` or for its own."""
+    """Print at the end the widths of each kernel that is compiled within the context, for `target` or for its own."""
+    told: list[str] = []
 
     def made(backend: Backend, options: Options, stage: Stage) -> Stage:
-        return _telling(backend, options, target, stage)
+        return _telling(backend, options, target, stage, told)
 
-    with watched("widths", made):
-        yield
+    try:
+        with watched("widths", made):
+            yield
+    finally:
+        print("".join(f"{line}\n" for line in told), end="")
 
 
-def _telling(backend: Backend, options: Options, target: GPUTarget | None, stage: Stage) -> Stage:
+def _telling(
+    backend: Backend, options: Options, target: GPUTarget | None, stage: Stage, told: list[str]
+) -> Stage:
     asked = backend if target is None else make_backend(target)
 
     def tell(module: Module, metadata: dict[str, str]) -> object:
@@ -37,9 +44,8 @@ def _telling(backend: Backend, options: Options, target: GPUTarget | None, stage
         copied = module.clone()
         if isinstance(asked, NvidiaBackend):
             copied.attrs |= asked.attributes(given)
-        print(f"{metadata['name']} for {asked.target}:")
-        for width in widths(copied, asked, given):
-            print(width)
+        told.append(f"{metadata['name']} for {asked.target}:")
+        told.extend(map(str, widths(copied, asked, given)))
         return stage(module, metadata)
 
     return tell
@@ -51,6 +57,10 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
     if args[:1] == ["--target"]:
         found = re.fullmatch(r"sm_(\d+)", args[1] if len(args) > 1 else "")
         if found is None:
+            print(
+                f"tessera widths: --target must be like sm_90, got {args[1] if args[1:] else 'nothing'}",
+                file=sys.stderr,
+            )
             return 2
         target, args = GPUTarget("cuda", int(found[1]), 32), args[2:]
     with reported(target):

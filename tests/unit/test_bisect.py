@@ -81,7 +81,9 @@ def test_a_command_line_without_a_program(capsys: pytest.CaptureFixture[str]):
         tool.bisect(["--nonsense"], never)
 
 
-def test_options_and_program_are_told_apart(monkeypatch: pytest.MonkeyPatch):
+def test_options_and_program_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").touch()
     seen: list[Any] = []
 
     def search(self: Bisection) -> int:

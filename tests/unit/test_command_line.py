@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tessera import __version__
-from tessera.__main__ import entry, load, main
+from tessera.__main__ import _of_program, entry, load, main
 from tessera.compiler import ASTSource
 from tessera.compiler import compile as compile_for
 from tessera.config import knobs
@@ -67,11 +68,49 @@ def test_errors_of_programs_are_shown_without_the_runner(tmp_path: Path):
         assert ran.returncode == 1
         frames = [x.split(", ")[1:] for x in ran.stderr.splitlines() if x.startswith("  File")]
         assert frames == [["line 5", "in <module>"], ["line 2", "in f"]], ran.stderr
+
+
+def shown_by_hook(program: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What `tessera run` shows of an error that is raised before the program begins."""
+    try:
+        main(["run", *program])
+    except Exception as error:
+        _of_program(type(error), error, error.__traceback__)
+    return capsys.readouterr().err
+
+
+def test_programs_that_there_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    none, no_python = tmp_path / "none.py", tmp_path / "no_python.py"
+    no_python.write_text("def f(:\n")
+    assert shown_by_hook([str(none)], capsys) == f"tessera: {none}: No such file or directory\n"
+    assert shown_by_hook(["-m", "no_such"], capsys) == "tessera: No module named no_such\n"
+    assert shown_by_hook([str(no_python)], capsys).startswith(f'  File "{no_python}", line 1\n')
+    assert main(["bisect", str(none)]) == 1
+    assert capsys.readouterr().err == f"tessera: {none}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("name", ["explain", "profile", "tune"])
+def test_programs_are_modules_too(name: str):
+    ran: list[list[str]] = []
+    load(name)(["-m", "mod", "--help", "-m"], lambda program: ran.append(program) or 0)
+    load(name)(["script.py", "-m", "x"], lambda program: ran.append(program) or 0)
+    assert ran == [["-m", "mod", "--help", "-m"], ["script.py", "-m", "x"]]
+
+
+def test_pipes_that_nobody_reads():
+    """As `| head` leaves them: no traceback, also of text that leaves the buffer only at the end."""
+    reader, writer = os.pipe()
+    os.close(reader)
     ran = subprocess.run(
-        [sys.executable, "-m", "tessera", "run", str(tmp_path / "none.py")],
-        capture_output=True, text=True, check=False, cwd=ROOT,
+        [sys.executable, "-m", "tessera", "--version"],
+        stdout=writer, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
-    assert "FileNotFoundError" in ran.stderr or "No such file" in ran.stderr
+    os.close(writer)
+    assert (ran.returncode, ran.stderr) == (1, "")
 
 
 def test_as_a_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -98,12 +137,16 @@ def test_doctor_tells_what_is_broken(
 ):
     monkeypatch.setattr(doctor, "NEEDED", ("numpy", "no-such-package"))
     monkeypatch.setattr(doctor, "_on_host", lambda name: name != "cpu")
-    assert main(["doctor", "--json"]) == 1
+    (tmp_path / "file").touch()  # a folder below cannot be made
+    with knobs.cache.scope():
+        knobs.cache.dir = str(tmp_path / "file/cache")
+        assert main(["doctor", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
-    assert told["verdict"] == "broken: no-such-package, a kernel on cpu"
+    assert told["verdict"] == "broken: no-such-package, cache, a kernel on cpu"
     states = {x["subject"]: x for x in told["findings"]}
     assert states["no-such-package"]["remedy"] == "pip install no-such-package"
     assert states["a kernel on cpu"]["found"] == "gives wrong results"
+    assert states["cache"]["found"].endswith(": not writable")
     assert states["numpy"]["state"] == "ok" and states["a kernel on interpreter"]["state"] == "ok"
 
 

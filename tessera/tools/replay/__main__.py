@@ -41,7 +41,7 @@ def _record(given: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
-        "tessera.tools.replay", description="which kernels' code differs between two commits"
+        "tessera replay", description="which kernels' code differs between two commits"
     )
     commands = found.add_subparsers(required=True)
     one = commands.add_parser("compare", help="compile everything on two commits and compare")
