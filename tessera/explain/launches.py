@@ -15,10 +15,11 @@ from tessera.runtime.driver import driver_named
 from tessera.runtime.jit import JITFunction
 from tessera.runtime.launching.binding import Prepared
 from tessera.runtime.launching.interface import KernelInterface
+from tessera.runtime.launching.typed import Grid
 
 
 def explain_launch(
-    fn: KernelInterface, args: Sequence[object], kwargs: Mapping[str, object], grid: object, target: GPUTarget | None,
+    fn: KernelInterface, args: Sequence[object], kwargs: Mapping[str, object], grid: Grid, target: GPUTarget | None,
     measured: bool,
 ) -> Report:  # fmt: skip
     """Return the report of `fn[grid](*args, **kwargs)`, compiled for `target` or for where the arguments are."""
@@ -34,10 +35,10 @@ def explain_launch(
 
 
 def _described(
-    fn: JITFunction[...], args: Sequence[object], kwargs: Mapping[str, object], grid: object
+    fn: JITFunction[...], args: Sequence[object], kwargs: Mapping[str, object], grid: Grid
 ) -> tuple[CompiledKernel, list[object], Sequence[int]]:
-    kernel = fn.warmup(*args, grid=grid, **kwargs)
-    kernel = kernel.result() if hasattr(kernel, "result") else kernel
+    built = fn.warmup(*args, grid=grid, **kwargs)
+    kernel: CompiledKernel = getattr(built, "result", lambda: built)()
     values, pairs, _ = fn.create_binder()(*args, **kwargs)
     run_time = list(Prepared(tuple(p[0] for p in pairs)).arguments(values))
     extents = grid(dict(zip(fn.arg_names, values, strict=True))) if callable(grid) else grid
@@ -45,7 +46,7 @@ def _described(
 
 
 def _launched(
-    fn: KernelInterface, args: Sequence[object], kwargs: Mapping[str, object], grid: object
+    fn: KernelInterface, args: Sequence[object], kwargs: Mapping[str, object], grid: Grid
 ) -> tuple[CompiledKernel, list[object], Sequence[int]]:
     """Launch a kernel whose config an autotuner or heuristics choose, and return what was launched."""
     seen: list[LazyDict] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 from tessera.language.by_name import ByName
 from tessera.language.captures import fingerprint
@@ -14,6 +14,7 @@ from tessera.language.values import BoundMethod, class_of, constexpr, is_runtime
 
 PLAIN = frozenset((bool, float, int, str, type(None)))
 FIELDS = "__aggregate_fields__"
+T = TypeVar("T")
 
 
 class ConstexprFunction(Sourced, ByName):
@@ -82,7 +83,8 @@ def is_aggregate_value(x: Any) -> bool:
     return hasattr(class_of(x), FIELDS)
 
 
-def aggregate(cls: type) -> Any:
+@dataclass_transform()
+def aggregate(cls: type[T]) -> type[T]:
     """Class decorator: kernels group values in instances of the class, whose annotated fields are immutable once made.
 
     Without an `__init__` of its own the class gets one that takes the fields in order. It raises TypeError when a base

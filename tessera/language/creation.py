@@ -201,7 +201,7 @@ def ravel(x: tensor, can_reorder: BoolLike = False) -> tensor:
 
 
 @builtin
-def expand_dims(input: TensorLike, axis: IntLike) -> tensor:
+def expand_dims(input: TensorLike, axis: Ints) -> tensor:
     """`input` with dimensions of extent 1 inserted at `axis`.
 
     `axis` is a compile-time int or a tuple of them, counted in the result; negative ones count from its end. `x[:,

@@ -108,7 +108,7 @@ def softmax(
 
 
 @library
-def swizzle2d(i: tensor, j: tensor, size_i: tensor, size_j: tensor, size_g: tensor):
+def swizzle2d(i: Operand, j: Operand, size_i: Operand, size_j: Operand, size_g: Operand):
     """Indices (i, j) of a grid in row-major order, turned into an order that is column-major in groups of rows.
 
     The grid has `size_i` rows and `size_j` columns, a group `size_g` rows; the last group may have fewer. The result

@@ -21,6 +21,7 @@ from tessera.profiler.timelines import Row, Span
 from tessera.runtime.drivers.traced import LIMITS, SINKS, Limits, Recorded, variants_of
 from tessera.runtime.drivers.variants import fallback_of
 from tessera.runtime.launching.interface import KernelInterface
+from tessera.runtime.launching.typed import Grid
 
 SETUP = "setup"  # from the start of a warp's role to its first record
 Words = np.ndarray
@@ -244,7 +245,7 @@ class Tracer:
                 )
         return type(self)(self.fn, Limits(records, ctas))
 
-    def __getitem__(self, grid: object) -> Callable[..., Trace]:
+    def __getitem__(self, grid: Grid) -> Callable[..., Trace]:
         def launch(*args: object, **kwargs: object) -> Trace:
             if _tunes(self.fn):
                 self.fn[grid](*args, **kwargs)  # chooses the config by the untraced build

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MethodType
-from typing import Any, Generic, ParamSpec, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, cast
 
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel, check_fit, make_backend
@@ -32,8 +32,11 @@ from tessera.runtime.launching.debuggers import lines_mode
 from tessera.runtime.launching.hooks import hook_arguments, hooked
 from tessera.runtime.launching.interface import KernelInterface
 from tessera.runtime.launching.mistakes import call_with_names, check_options, check_parameters
-from tessera.runtime.launching.typed import Launch
+from tessera.runtime.launching.typed import Grid, Launch
 from tessera.runtime.native.fast_path import FastPath, array_types, arrays_in, supported, units_of
+
+if TYPE_CHECKING:  # JITFunction has an attribute of the other name
+    from tessera.compiler import CompiledKernel as Compiled
 
 
 def compile(
@@ -165,7 +168,7 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
     compile = staticmethod(compile)
 
     # --- the two ways of a launch ------------------------------------------------------------------------------
-    def __getitem__(self, grid: object) -> Launch[P]:
+    def __getitem__(self, grid: Grid) -> Launch[P]:
         """Return `kernel[grid]`, to be called with (*args, **options). `grid`: 1 to 3 ints, or a callable that returns
         them."""
         native = self._native or self._start_native()
@@ -173,6 +176,10 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
             return MethodType(native, grid)  # binds like a partial, in three quarters of its time
         except TypeError:  # a grid of None binds to nothing; the launch reports it
             return cast("Launch[P]", partial(native, grid))
+
+    if TYPE_CHECKING:
+
+        def warmup(self, *args: object, grid: Grid, **kwargs: object) -> Compiled: ...
 
     def run(
         self, *args: object, grid: object, warmup: bool, **kwargs: object

@@ -24,7 +24,7 @@ COMMANDS = {
     ),
     "compile": Command(
         "tessera.tools.compile_kernel:compile_kernel",
-        "SCRIPT:KERNEL --signature 'x=*fp32,n=i32,BLOCK=8' [--target sm_90] [--stage ptx] [--option num_warps=8] [-o F]",
+        "SCRIPT:KERNEL --signature 'x=*fp32,n=i32,B=8' [--target sm_90] [--stage ptx] [--option num_warps=8] [-o F]",
         "compile a kernel without running it, to any stage",
     ),
     "explain": Command(

@@ -41,3 +41,8 @@ add[(1,)](x, out, 8, 8, 3)  # refused
 tessera.Config({"BLOCK": 8}, num_wraps=4)  # refused
 tessera.autotune([], key=["n"], restore_vale=["out"])  # refused
 tessera.jit(do_not_specialise=["n"])  # refused
+add["1"](x, out, 8, BLOCK=8)  # refused
+add[(1.5,)](x, out, 8, BLOCK=8)  # refused
+add[lambda: (1,)](x, out, 8, BLOCK=8)  # refused
+add[lambda meta: "1"](x, out, 8, BLOCK=8)  # refused
+add.warmup(x, out, 8, BLOCK=8, grid=(1,)).asmm  # refused

@@ -1,5 +1,7 @@
 """A program that is right: type checkers have nothing to say to it."""
 
+from typing import Any
+
 import numpy as np
 
 import tessera
@@ -9,6 +11,16 @@ import tessera.language as tl
 @tessera.jit
 def helper(x):
     return x * 2
+
+
+@tessera.aggregate
+class Mean:
+    total: tl.tensor
+    count: tl.constexpr
+
+    @tessera.jit
+    def plus(self, x):
+        return Mean(self.total + x, self.count + 1)
 
 
 @tessera.jit
@@ -39,6 +51,8 @@ def softmax(out_ptr, in_ptr, n, stride, BLOCK: tl.constexpr, EVEN: tl.constexpr 
         total = x.reduce(0, helper) + x.softmax().gather(at, 0).cast(tl.int32).item()
         best, where = tl.max(acc, 1, return_indices=True)
         tl.device_print("best", best + where)
+        at = tl.swizzle2d(i, row, 4, 4, 2)[0] + tl.expand_dims(i, (0, 2)).ravel()
+        tl.store(out_ptr + at, Mean(tl.zeros((BLOCK,), tl.float32), 0).plus(total).total)
 
 
 x, out = np.zeros((4, 8), np.float32), np.zeros((4, 8), np.float32)
@@ -48,4 +62,17 @@ softmax[(4,)](out, x, 8, 8, BLOCK=8, num_warps=2, num_stages=1)
 softmax[lambda args: (args["n"] // 2,)](out, x, 8, 8, BLOCK=8, debug="check")
 tuned = tessera.autotune([tessera.Config({"BLOCK": 8}, num_warps=1)], key=["n"])(softmax)
 tuned[(4,)](out, x, 8, 8)
+print(tuned.best_config.kwargs["BLOCK"], tuned.best_config.num_warps)
+
+
+def grid(meta: dict[str, Any]) -> tuple[int, ...]:
+    return (tessera.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+softmax[grid](out, x, 8, 8, BLOCK=8)
+softmax[np.int64(4), 1](out, x, 8, 8, BLOCK=8)
+softmax[[4]](out, x, 8, 8, BLOCK=8)
+print(softmax.warmup(out, x, 8, 8, BLOCK=8, grid=(4,)).asm["llir"])
+print(softmax.explain(out, x, 8, 8, BLOCK=8, grid=grid).remarks)
+softmax.trace[(4,)](out, x, 8, 8, BLOCK=8).save("trace.html")
 configured = tessera.jit(do_not_specialize=["n"])(softmax.fn)

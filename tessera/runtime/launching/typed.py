@@ -6,9 +6,12 @@ kernel's parameters, and one with an option only for the types of the options.
 
 from __future__ import annotations
 
-from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, overload
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, ParamSpec, Protocol, SupportsIndex, TypeAlias, overload
 
 P = ParamSpec("P")
+Extents: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+Grid: TypeAlias = Extents | Callable[[dict[str, Any]], Extents]  # the arguments by name
 Result: TypeAlias = Any  # the CompiledKernel; None if a hook vetoed the compilation
 
 
