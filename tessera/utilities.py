@@ -28,7 +28,11 @@ def cdiv(x: int, y: int) -> int:
         >>> tessera.cdiv(1000, 256)
         4
     """
-    blocks = (x + y - 1) // y
+    try:
+        blocks = (x + y - 1) // y
+    except ZeroDivisionError as error:
+        error.add_note("  = help: the second argument is the size of a block, which is 1 or more")
+        raise
     return blocks if blocks.__class__ is int else unwrap(blocks)  # a plain int needs no call
 
 
@@ -39,7 +43,11 @@ def next_power_of_2(n: int) -> int:
         >>> [tessera.next_power_of_2(n) for n in (0, 1, 17, 32)]
         [0, 1, 32, 32]
     """
-    n = n if type(n) is int else index(unwrap(n))
+    try:
+        n = n if type(n) is int else index(unwrap(n))
+    except TypeError as error:
+        error.add_note("  = help: divide with `//`, or round with `math.ceil(n)`")
+        raise
     return 1 << (n - 1).bit_length() if n > 0 else 0
 
 

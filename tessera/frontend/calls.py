@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tessera.dtypes import dtype
+from tessera.dtypes import by_array_name, dtype
 from tessera.errors import (
     CompilationError,
     KernelOnly,
@@ -142,6 +142,9 @@ def _call_host(func: Callable[..., object], args: Sequence[object], kwargs: Kwar
             own = in_tl(name)
             remedy = f"put `@tessera.jit` on {name} to let it compute with run-time values"
             instead = f"write `{own}(...)`" if own else "use an operation of `tl`"
+            kind = by_array_name(name)
+            if kind is not None:
+                instead = f"convert with `.to(tl.{repr(kind).rsplit('.', 1)[-1]})`"
             raise NotConstexpr(
                 what=f"every argument of the Python function {name}()", got=type_text(x),
                 help=remedy if inspect.isfunction(func) and not own else instead,
@@ -220,6 +223,10 @@ def _checked(func: Callable[..., object], args: Sequence[object], kwargs: Kwargs
         remedy = "correct the arguments"
         if isinstance(error, AttributeError) and "has no field" in str(error):
             remedy = "declare the field with an annotation in the class, as `name: tl.tensor`"
+        elif "leaves the field" in str(error):
+            remedy = "give each field of the class a value"
+        elif "of aggregate" in str(error):
+            remedy = "declare what is known at compile time as `tl.constexpr`; `tl.to_tensor(3)` makes a tensor"
         raise CompilationError(f"{type(error).__name__}: {error}", help=remedy) from error
 
 

@@ -14,7 +14,7 @@ from tessera.frontend.flatten import flatten, is_number, type_text
 from tessera.frontend.frontend import FrontEnd, handles
 from tessera.language import hints
 from tessera.language.aggregate import is_aggregate_value
-from tessera.language.values import constexpr, tensor, unwrap
+from tessera.language.values import class_of, constexpr, tensor, unwrap
 from tessera.language.values import tuple as tl_tuple
 
 
@@ -85,11 +85,10 @@ def _assign_attribute(fe: FrontEnd, target: ast.Attribute, value: object) -> Non
     try:
         setattr(instance, target.attr, value)
     except AttributeError as error:
-        raise CompilationError(
-            str(error),
-            loc=fe.loc(target),
-            help="declare the field in the class, as `name: tl.tensor`",
-        ) from error
+        remedy = "declare the field in the class, as `name: tl.tensor`"
+        if "immutable" in str(error):
+            remedy = f"make another one with the new value: `{class_of(instance).__name__}(...)`"
+        raise CompilationError(str(error), loc=fe.loc(target), help=remedy) from error
 
 
 def _decayed(fe: FrontEnd, target: ast.expr, value: object, node: ast.stmt | ast.expr) -> Any:

@@ -9,7 +9,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from types import CellType, FunctionType, ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, Never, TypeVar, cast
 
 from tessera.errors import ChangedGlobal, ConflictingGlobal, HostOnly, LaunchError, NotAFunction
 from tessera.language.builtin import ArgumentBinder, Builtin, bare
@@ -350,6 +350,12 @@ class LibraryFunction(JITCallable):
 
     def __init__(self, fn: Callable[..., Any], **options: Any):
         super().__init__(fn, lazy=True, **options)
+
+    def __call__(self, *args: object, **kwargs: object) -> Never:
+        raise HostOnly(
+            help=f"`tl.{self.__name__}` is for kernels: put `@tessera.jit` on the function that calls it, and launch "
+            "that with `function[grid](...)`"
+        )
 
     def __repr__(self) -> str:
         return f"<function {self.__name__}{bare(inspect.signature(self.fn))} of the language>"

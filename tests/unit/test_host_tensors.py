@@ -39,6 +39,7 @@ def test_mock_tensor_looks_aligned_and_contiguous():
     assert mock.stride(0) == 12
     assert mock.element_size() == 2
     assert MockTensor(dtypes.int8).shape == [1]
+    assert MockTensor(np.float16, [2]).element_size() == 2  # the class of its scalars
 
 
 def test_only_torch_dtypes_become_mock_tensors():

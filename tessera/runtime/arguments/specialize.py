@@ -152,7 +152,8 @@ def _handler_for(x: object) -> Callable[[Any], Pair]:
         if isinstance(x, base):
             return _HANDLERS[base]
     name = "dtype" if isinstance(x, dtype) else type(x).__name__
-    raise SpecializationError(type=name, help=_INSTEAD.get(name))
+    kind = "Tracer" if name.endswith("Tracer") else name  # DynamicJaxprTracer, JVPTracer, … of JAX
+    raise SpecializationError(type=name, help=_INSTEAD.get(kind))
 
 
 _INSTEAD = {
@@ -162,6 +163,7 @@ _INSTEAD = {
     "type": "annotate the parameter `: tl.constexpr`, and pass a dtype of tessera, as `tl.float32`",
     "function": "put `@tessera.jit` on the function, which the kernel can then call",
     "JITFunction": "pass the array itself",
+    "Tracer": "JAX has no array here yet: launch in a function that `jax.pure_callback` calls",
 }
 
 

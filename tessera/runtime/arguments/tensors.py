@@ -26,7 +26,10 @@ def is_numpy(array: object) -> TypeGuard[NDArray[Any]]:
 
 def element_type(dtype: object) -> dtypes.dtype | None:
     """Return our dtype for a dtype of NumPy, torch, jax or tessera; None if we have no such element type."""
-    return dtype if isinstance(dtype, dtypes.dtype) else dtypes.by_array_name(str(dtype))
+    if isinstance(dtype, dtypes.dtype):
+        return dtype
+    # NumPy's dtypes go by the classes of their scalars, too: np.float32
+    return dtypes.by_array_name(dtype.__name__ if isinstance(dtype, type) else str(dtype))
 
 
 def address_of(array: Any) -> int:

@@ -29,9 +29,11 @@ R = TypeVar("R")
 def check_parameters(params: Iterable[KernelParam]) -> None:
     """Raise an error for parameters that no kernel can have."""
     for p in params:
-        if p.kind is inspect.Parameter.VAR_KEYWORD:
+        if p.kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL):
+            stars = "**" if p.kind is inspect.Parameter.VAR_KEYWORD else "*"
             raise UnsupportedLanguageConstruct(
-                what=f"the parameter `**{p.name}`", help="name the parameters that the kernel takes"
+                what=f"the parameter `{stars}{p.name}`",
+                help="name the parameters that the kernel takes; one of them may be given a tuple",
             )
         if p.is_constexpr and (p.do_not_specialize or p.do_not_specialize_on_alignment):
             which = "do_not_specialize" if p.do_not_specialize else "do_not_specialize_on_alignment"
@@ -62,6 +64,8 @@ def mismatch(
     missing = [name for name in required if name not in given]
     unknown = [name for name in kwargs if name not in names and name not in options]
     listed = f"the parameters of {function} are {', '.join(names) or 'none'}"
+    if "self" in names[:1]:
+        listed += "; a kernel is no method: define it outside of the class"
     if missing and unknown:
         near = suggestion(unknown[0], missing) or suggestion(unknown[0], [*names, *options])
         text = f"{function}() got an unexpected keyword argument {unknown[0]!r}, and misses {missing[0]!r}"

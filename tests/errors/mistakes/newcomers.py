@@ -3,7 +3,7 @@
 # ruff: noqa: E501  a mistake is one line
 from __future__ import annotations
 
-from tests.errors.mistakes.kit import in_kernel
+from tests.errors.mistakes.kit import Mistake, in_kernel, in_program
 from tests.errors.mistakes.launches import launch
 
 KERNELS = [
@@ -59,9 +59,53 @@ KERNELS = [
     in_kernel('str of a value', 'y = «str»(n)', 'unknown-name', 'tl.device_print'),
     in_kernel('a row of a tile', 'a = tl.zeros((16, 16), tl.float32)\ny = «a[0, :]»', 'unsupported-syntax', 'tl.gather'),
     in_kernel('an index with an ellipsis', 'a = tl.zeros((16, 16), tl.float32)\ny = «a[..., None, 0]»', 'unsupported-syntax', 'tl.gather'),
+    in_kernel('float32 of NumPy', 'y = «np.float32(n)»', 'not-constexpr', '.to(tl.float32)'),
+    in_kernel('a text with a value', "y = f'{«n»}'", 'not-constexpr', 'tl.device_print'),
+    in_kernel('a range of three arguments for a tile', 'y = «tl.arange(0, 16, 2)»', 'compilation', 'arange(start, end)'),
+    in_kernel('a descriptor with a mask', 'd = tl.make_tensor_descriptor(x, (16,), (1,), (16,))\ny = «d.load([0], mask=i < n)»', 'compilation', 'pads what lies outside'),
+    in_kernel('a descriptor with too many offsets', 'd = tl.make_tensor_descriptor(x, (16,), (1,), (16,))\ny = d.load(«[0, 0]»)', 'shape-mismatch', 'one offset'),
+    in_kernel('a shape that is called', 'y = «t.shape(0)»', 'type-mismatch', 'only functions are called'),
+    in_kernel('a step of 0', 'for j in «range(0, n, 0)»:\n    t += 1', 'type-mismatch', 'BLOCK'),
+    in_kernel('a tile unpacked', '«a, b» = t', 'compilation', 'only tuples are unpacked'),
+    in_kernel('the largest of more than there are', 'y = «tl.topk(t, 32)»', 'static-assert', 'topk(x, k'),
+    in_kernel('a value in a tuple', 'y = «n in (1, 2)»', 'unsupported-syntax', 'compare with each element'),
+    in_kernel('a semantic of atomics, misspelt', "tl.atomic_add(out, 1.0, sem=«'relax'»)", 'invalid-argument', 'relaxed'),
+    in_kernel('print with the end of Python', "«print(t, end='')»", 'type-mismatch', 'print("x = ", x)'),
 ]  # fmt: skip
 
+AGGREGATE = """\
+@tessera.aggregate
+class Pair:
+    a: tl.tensor
+
+
+@tessera.jit
+def k(x):
+    {body}
+    tl.store(x, 1.0)
+
+
+k[(1,)](x)"""
+
+
+def in_aggregate(title: str, body: str, code: str, remedy: str) -> Mistake:
+    return in_program(title, AGGREGATE.format(body=body), code, remedy)
+
+
 HOST = [
+    in_aggregate('an aggregate without a field', 'v = «Pair()»', 'compilation', 'each field'),
+    in_aggregate('a number for a field that is a tensor', 'v = «Pair(3)»', 'compilation', 'tl.to_tensor'),
+    in_aggregate('an aggregate that is changed', 'v = Pair(tl.load(x)); «v.a» = 3', 'compilation', '`Pair(...)`'),
+    in_aggregate('an unknown field of an aggregate', 'v = Pair(tl.load(x)); y = «v.b»', 'unknown-name', 'there is a'),
+    in_program('any number of arguments', '@tessera.jit\ndef k(*xs):\n    tl.store(xs[0], 1.0)\n\n\n«k[(1,)](x, out)»', 'unsupported-syntax', 'a tuple'),
+    in_program('a kernel that is a method', 'class A:\n    @tessera.jit\n    def k(self, x):\n        tl.store(x, 1.0)\n\n\n«A().k[(1,)](x)»', 'launch-arguments', 'no method'),
+    launch('a tracer of JAX', 'class DynamicJaxprTracer:\n    pass\n\n\n«add[(1,)](DynamicJaxprTracer(), out, 16, BLOCK=16)»', 'argument-type', 'jax.pure_callback'),
+    launch('a sum on the host', '«tl.sum(x)»', 'host-only', 'is for kernels'),
+    launch('a block of no elements', '«tessera.cdiv(16, 0)»', 'ZeroDivisionError', '1 or more'),
+    launch('the next power of a quotient', '«tessera.next_power_of_2(17 / 2)»', 'TypeError', '//'),
+    launch('a text for the type of a warmup', "«add.warmup('fp32', out, 16, BLOCK=16, grid=(1,))»", 'argument-type', 'pass a tensor'),
+    launch('dates for an array', "«add[(1,)](np.zeros(3, 'datetime64[s]'), out, 16, BLOCK=16)»", 'argument-type', 'x.view'),
+    launch('a kernel compiled without types', '«tessera.compile(add)»', 'compilation', 'ASTSource'),
     launch('a grid as a keyword', '«add[(1,)](x, out, 16, BLOCK=16, grid=(1,))»', 'unknown-option', 'kernel[grid]'),
     launch('threads of a block', '«add[(1,)](x, out, 16, BLOCK=16, threads=128)»', 'unknown-option', 'num_warps'),
     launch('a grid of four dimensions in an array', '«add[np.array([1, 2, 3, 4])](x, out, 16, BLOCK=16)»', 'launch', '1 to 3'),
