@@ -216,7 +216,9 @@ def _gathered(
         f"<{n} x ptr> align {elem.storage_bytes} {safe}, {bits} {which or ALL_LANES}, {ty} {rest}"
     )
     raw = lo.em.read(f"call {ty} @{name}({args})", version)
-    return make(elem, n, unpack(x, elem, raw if which == mask else x.select(m, mask, raw, keep)))
+    if mask is not None and which is None:
+        raw = x.select(m, mask, raw, keep)
+    return make(elem, n, unpack(x, elem, raw))
 
 
 def _readable(lo: Lowering, address: str, mask: str | None, n: int) -> tuple[str, str | None]:
