@@ -117,7 +117,7 @@ def test_a_fault_is_found_and_made_simpler(
 
 def test_a_crash_and_a_hang_are_findings(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("TESSERA_FUZZ_SPOIL", "crash:3,hang:5")
-    options = ["--family", "rows", "--count", "6", "--isa", "one", "--shrink", "0", "--limit", "4"]
+    options = ["--family", "rows", "--count", "6", "--isa", "one", "--shrink", "0", "--limit", "12"]
     assert fuzz.main([*options, "--out", str(tmp_path)]) == 1
     log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     states = {entry["seed"]: {s for s, _ in entry["results"].values()} for entry in log}
