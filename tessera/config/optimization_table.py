@@ -280,6 +280,11 @@ CPU = (
         f"tests/lang/test_reductions.py, {KERNELS}", unit="loop",
     ),
     _row(
+        "narrow-tiles", "cpu", "cuts off the end of the tiles of dots that a mask with a constant bound leaves out",
+        "no effect depends on what is cut off: stores leave it out, dots multiply zero by zero", "backends/cpu/narrow_tiles.py `_Ends`, analysis/dimensions.py",
+        f"tests/filecheck/narrow-tiles.tir, tests/unit/test_cpu_narrow_tiles.py, {KERNELS}", unit="dimension",
+    ),
+    _row(
         "scalar-inductions", "cpu", "carries a scalar in place of a tile that only gains the same amount everywhere",
         "the gain is uniform", "backends/cpu/induction.py `_uniform`", f"tests/unit/test_cpu_control.py, {KERNELS}", unit="loop",
     ),

@@ -95,7 +95,7 @@ class CtaRankOp(Op, opcode="cta_rank"):
 
 
 class ArangeOp(TileOp, opcode="arange"):
-    """start, start+1, …, end-1 as int32; the length is a power of two."""
+    """start, start+1, …, end-1 as int32. The language has lengths that are powers of two only."""
 
     start: int = attr()
     end: int = attr()

@@ -229,6 +229,14 @@ def turned(x, out, B: tl.constexpr):
 
 
 @tessera.jit
+def padded(x, out):
+    """40 numbers of a row in a tile of 128."""
+    r, c = tl.arange(0, 32)[:, None], tl.arange(0, 128)[None, :]
+    v = tl.load(x + r * 40 + c, c < 40, 0.0)
+    tl.store(out + r * 32 + tl.arange(0, 32), tl.dot(v, v.T))
+
+
+@tessera.jit
 def increased(x, n, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
     tl.store(x + at, tl.load(x + at, at < n) + 1, at < n)
@@ -428,6 +436,7 @@ SAMPLES = [
     Sample(
         "turned", ("cpu",), turned, lambda: small((64, 64), (64, 64), dtype=np.float32), list, (1,), {"B": 64}
     ),
+    Sample("padded", ("cpu",), padded, lambda: small((32, 40), (32, 32), dtype=np.float32), list, (1,)),
     Sample(
         "pixels", ("simt",), pixels, lambda: small((16, 64), (64, 16), dtype=np.float32), lambda x: [*x, 7, 8, 64], (1,)
     ),

@@ -105,7 +105,8 @@ def draw(random: Random) -> Features:
         return f
 
     f = _quick(any_kind)
-    return f if random.random() < 0.7 else _quick(lambda: f | overlapping(random))
+    f = f if random.random() < 0.7 else _quick(lambda: f | overlapping(random))
+    return f | {"short": random.random() < 0.5}
 
 
 def draw_overlapping(random: Random) -> Features:
@@ -131,7 +132,7 @@ def _quick(drawn: Callable[[], Features]) -> Features:
 
 def settle(f: Features) -> Features:
     """The nearest features that have a meaning together."""
-    f = {"maps": True, "inside": "none", **f}
+    f = {"maps": True, "inside": "none", "short": False, **f}
     chain = f["dots"].startswith("chain")
     if f["type"] in ("i8", "fp8e4nv", "fp8e5"):
         f["k"] = max(f["k"], 32)
@@ -212,8 +213,11 @@ class Dots:
             f["mask"], f["mask"] if f["mask"] != "none" else ""
         )
         less = {x: (3 if x in ragged else 0) for x in "mnk"}
+        if chain and less["k"] and f["short"]:
+            less["k"] += f["k"] // 2
         if "int4" in (f["a_raw"], f["b_raw"]) or "nibble" in (f["a_raw"], f["b_raw"]):
-            less["k"] = 4 if less["k"] else 0
+            less["k"] += 1 if less["k"] else 0
+        short = bool(chain and f["short"] and ragged)
         gm, gn = (f["grid"][0], 1 if chain else f["grid"][1])
         m, n, k, t = f["m"], f["n"], f["k"], f["steps"]
         turns = 1 if chain else t
@@ -237,7 +241,7 @@ class Dots:
             key = Axis(n, n * gn - less["n"], "rn", f"pn * {n}", False, n * gn, "n" in ragged)
         return {
             "m": Axis(m, m * gm - less["m"], "rm", f"pm * {m}", False, m * gm, "m" in ragged),
-            "n": key, "k": inner, "d": Axis(f["d"], f["d"], "rd", "0", False, f["d"]),
+            "n": key, "k": inner, "d": Axis(f["d"], f["d"] // 2 if short else f["d"], "rd", "0", False, f["d"], short),
         }  # fmt: skip
 
     # --- the kernel -------------------------------------------------------------------------------------------------

@@ -74,8 +74,9 @@ def _store(k: Any, acc: str, bound: float, number: int, vector: bool, cols: int,
     masks = []
     if k.ax["m"].ragged:
         masks.append((f"(rm < {k.ax['m'].total})", "[:, None]"))
-    if not k.chain and k.ax["n"].ragged:
-        masks.append((f"({col} < {k.ax['n'].total})", "[None, :]"))
+    columns = k.ax["d" if k.chain else "n"]
+    if columns.ragged:
+        masks.append((f"({col} < {columns.total})", "[None, :]"))
     if vector or how in ("sum", "max", "argmax"):
         if not vector:
             if how == "sum" and bound * cols > _most(k, k.acc_kind):
