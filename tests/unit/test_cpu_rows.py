@@ -43,6 +43,24 @@ def test_a_row_asks_for_the_next():
 
 
 @tessera.jit
+def running(x, out, n, B: tl.constexpr):
+    at = tl.program_id(0) * n + tl.arange(0, B)
+    tl.store(out + at, tl.cumsum(tl.load(x + at), axis=0))
+
+
+def test_scans_ask_for_the_next_row_and_carry_one_number():
+    """A vector waits for one addition of the one before, which is no vector's."""
+    kinds = {"x": "*fp32", "out": "*fp32", "n": "i32"}
+    text = assembly(running, kinds, B=1024)
+    assert text.count("\tprefetcht0\t") == 1 and text.count("\tvaddss\t") == 1
+    assert "prefetch" not in assembly(running, kinds, B=64)
+    x = floats(5, 1024)
+    out = np.zeros_like(x)
+    native(running, (5,), x, out, 1024, B=1024)
+    np.testing.assert_allclose(out, x.cumsum(1, dtype=np.float64), rtol=1e-4, atol=1e-4)
+
+
+@tessera.jit
 def second_rows(x, y, places, out, n, WHERE: tl.constexpr, B: tl.constexpr):
     at = tl.arange(0, B)
     program = tl.program_id(0)

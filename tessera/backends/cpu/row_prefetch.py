@@ -1,7 +1,8 @@
 """Prefetches the row of the next program: kernels that work on one row per program compute while memory is read.
 
 Such a kernel traverses its row several times: the first time it waits for memory, then it computes from the caches. So
-the most expensive traversal (of the reductions along one dimension) also prefetches what the next program loads:
+the most expensive traversal (of the reductions and scans along one dimension) also prefetches what the next program
+loads:
 
     for row in programs:  max(x)  →  sum(exp(x - max)), prefetch x of the next row  →  store out
 
@@ -20,7 +21,7 @@ from tessera.backends.cpu.lowering import EVALUATORS, Lowering
 from tessera.backends.cpu.values import Coord, Point
 from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
-from tessera.ops import LoadOp, ProgramIdOp, ReduceOp
+from tessera.ops import CombineOp, LoadOp, ProgramIdOp
 
 LINE = 64  # bytes of a cache line
 # Largest row in bytes for which the next one is prefetched into L1; longer rows go into the L2 cache (tools/fit).
@@ -29,19 +30,19 @@ NEAR = 8 << 10
 
 @dataclass(slots=True)
 class RowPrefetch:
-    """The reduction that prefetches (`carrier`) and the loads whose rows it prefetches, each with the stack slot that
-    has the address of its row in the program before."""
+    """The reduction or scan that prefetches (`carrier`) and the loads whose rows it prefetches, each with the stack
+    slot that has the address of its row in the program before."""
 
     carrier: Op | None
     cells: dict[LoadOp, str]
 
 
 def plan_row_prefetch(lo: Lowering, block: Block) -> RowPrefetch:
-    """Choose reduction and loads before the body of a kernel is lowered; only kernels without loops prefetch."""
+    """Choose carrier and loads before the body of a kernel is lowered; only kernels without loops prefetch."""
     none = RowPrefetch(None, {})
-    if any(op.regions and not isinstance(op, ReduceOp) for op in block):
+    if any(op.regions and not isinstance(op, CombineOp) for op in block):
         return none
-    walks = [op for op in block if isinstance(op, ReduceOp) and _long_row(lo, op.inputs[0])]
+    walks = [op for op in block if isinstance(op, CombineOp) and _long_row(lo, op.inputs[0])]
     if not walks:
         return none
     carrier = max(walks, key=lambda op: sum(cost(lo, v) for v in op.inputs))
@@ -95,7 +96,7 @@ Row = tuple[str, int, int]  # address, bytes of an element, level of the cache t
 
 
 def prefetched_rows(lo: Lowering, op: Op) -> list[Row]:
-    """Return the rows that the reduction `op` prefetches."""
+    """Return the rows that the reduction or scan `op` prefetches."""
     plan: RowPrefetch | None = lo.row_prefetch
     if plan is None or op is not plan.carrier:
         return []

@@ -9,6 +9,7 @@ from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import Nest, each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
 from tessera.backends.cpu.reduce import Group, Registers, combine, group_at, shuffled, start
+from tessera.backends.cpu.row_prefetch import prefetch, prefetched_rows
 from tessera.backends.cpu.values import Coord, Point, Val, point
 from tessera.ir import elem_of, shape_of
 from tessera.ops import ScanOp
@@ -73,15 +74,22 @@ def _scan_rows(
             where = point((*at.coords, c), lanes)
             lo.here = where
             values = _prefix(lo, op, group_at(lo, op, where), lanes)
+            last = [make(x.type, 1, _lane(lo, x, lanes, edge)) for x in values]
             if not first:
-                values = combine(lo, op, carry.get(), values)
+                before = carry.get()
+                values = combine(lo, op, before, values)
+                # Apart from the lanes: the next vector waits for one combination, not for what moves lanes, too.
+                last = combine(lo, op, before, last) if lanes > 1 else values
             _put(lo, out, where, values)
-            carry.set([make(x.type, 1, _lane(lo, x, lanes, edge)) for x in values])
+            carry.set(last)
 
+        rows = prefetched_rows(lo, op) if lanes > 1 else []
         vector(Coord(length - lanes if op.reverse else 0, (), None, length), True)
         if length > lanes:
             with lo.em.loop(lanes, length, lanes) as i:
-                vector(_counted(lo, op, i, lanes, length), False)
+                c = _counted(lo, op, i, lanes, length)
+                prefetch(lo, rows, c, lanes)
+                vector(c, False)
 
     if len(shape) == 1:
         row(Point((), 1))
