@@ -12,6 +12,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -309,3 +310,81 @@ def test_debugpy_steps_through_a_kernel(tmp_path: Path):
         assert "[ 2.  7. 12. 17.]" in editor.finish()
     finally:
         editor.process.kill()
+
+
+# --- PyCharm: pydevd with a protocol of its own --------------------------------------------------------------------
+RUN, INTO, OVER, OUT, FRAME, BREAK, STOPPED, GO = 101, 107, 108, 109, 114, 111, 105, 106
+
+
+class PyCharm:
+    """The side of PyCharm: lines of a command's number, a running number and fields between tabs."""
+
+    def __init__(self, script: Path):
+        pydevd = find_spec("pydevd_pycharm")
+        assert pydevd is not None and pydevd.origin is not None
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(60)
+            address = ["--client", "127.0.0.1", "--port", str(server.getsockname()[1])]
+            command = [
+                str(Path(pydevd.origin).with_name("pydevd.py")),
+                *address,
+                "--file",
+                str(script),
+            ]
+            self.process = subprocess.Popen(
+                [sys.executable, *command], env=environment(), stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True,
+            )  # fmt: skip
+            self.connection, _ = server.accept()
+        self.connection.settimeout(60)
+        self.stream = self.connection.makefile("r", encoding="utf-8")
+        self.sent, self.thread, self.frame = 1, "", ""
+
+    def send(self, command: int, *fields: object) -> None:
+        self.sent += 2
+        text = "\t".join(map(str, (command, self.sent, "\t".join(map(str, fields)))))
+        self.connection.sendall(f"{text}\n".encode())
+
+    def read(self, command: int) -> str:
+        while line := self.stream.readline():
+            number, _, text = line.rstrip("\n").split("\t", 2)
+            if int(number) == command:
+                return unquote(unquote(text))
+        raise AssertionError("the debugger has gone")
+
+    def go(self, command: int, *fields: object) -> tuple[str, int]:
+        """Let the program go on, and wait until it stops: the function and the line."""
+        self.send(command, *(fields or (self.thread,)))
+        told = self.read(STOPPED)
+        self.thread = re.findall(r'thread id="([^"]+)"', told)[0]
+        pattern = r'<frame id="([^"]+)" name="([^"]+)" file="[^"]+" line="(\d+)"'
+        self.frame, name, line = re.findall(pattern, told)[0]
+        return name, int(line)
+
+    def variables(self) -> dict[str, str]:
+        self.send(FRAME, self.thread, self.frame, "FRAME", 0)
+        return dict(re.findall(r'<var name="([^"]+)".*?value="([^"]*)"', self.read(FRAME)))
+
+
+@pytest.mark.skipif(find_spec("pydevd_pycharm") is None, reason="pydevd-pycharm is not installed")
+def test_pycharm_steps_through_a_kernel(tmp_path: Path):
+    script = tmp_path.resolve() / "prog.py"
+    script.write_text(PLAIN)
+    editor = PyCharm(script)
+    try:
+        editor.send(501, "1.1", "UNIX")
+        editor.send(BREAK, "python-line", script, 12, "kernel", "ALL", "None", "None")
+        assert editor.go(RUN, "") == ("kernel", 12)
+        assert editor.variables()["total"] == "[0. 0. 0. 0.]"
+        assert [editor.go(OVER), editor.go(OVER)] == [("kernel", 13), ("kernel", 12)]
+        assert editor.go(GO) == ("kernel", 12)
+        assert [editor.go(OVER), editor.go(INTO)] == [("kernel", 14), ("helper", 4)]
+        assert editor.go(OVER) == ("helper", 5)
+        assert editor.variables()["w"] == "[1. 2. 3. 4.]"
+        assert [editor.go(OUT), editor.go(OVER)] == [("kernel", 14), ("kernel", 15)]
+        editor.send(GO, editor.thread)
+        assert "[ 2.  7. 12. 17.]" in editor.process.communicate(timeout=60)[0]
+    finally:
+        editor.process.kill()
+        editor.stream.close()
+        editor.connection.close()
