@@ -2,9 +2,10 @@
 
     python benchmarks/predicted.py [--threads N] [--rep MS] [--only PATTERN]
 
-Of a few tile sizes the fastest is taken; measured is the shortest of many calls, since other work on the machine only
-adds: with one thread the processor's time, else the time on the wall. The last line
-says for how many rows the prediction is within a quarter of the measured time.
+Of a few tile sizes the fastest is taken. A round measures what the machine can do, then the kernel: the median of
+many calls, with one thread of the processor's time, else of the time on the wall. Rows show the round whose ratio is
+the median of the rounds', since what other programs leave of the clock and of memory changes from second to second. The
+last line says for how many rows the prediction is within a quarter of the measured time.
 """
 
 from __future__ import annotations
@@ -13,58 +14,71 @@ import argparse
 import os
 import re
 import time
+from statistics import median
 
 from cpu import Call, Case, Cases, fastest
 
 from tessera.compiler.kernel import LazyDict
 from tessera.config import knobs
-from tessera.explain import explain_compiled
-from tessera.explain.report import Report
+from tessera.explain import builder_for
+from tessera.explain.build import Builder
+from tessera.explain.cpu_machine import measured_anew
+from tessera.explain.predict import predict
 from tessera.runtime.benchmark import device_name
 from tessera.runtime.driver import driver
 from tessera.testing import print_table
 
 WITHIN = 0.25
+ROUNDS = 5
 
 
-def shortest(fn: Call, ms: float) -> float:
-    """The shortest time of a call in seconds, of about `ms` in all."""
+def typical(fn: Call, ms: float) -> float:
+    """The median time of a call in seconds, of about `ms` in all."""
     clock = time.process_time if knobs.runtime.num_threads == 1 else time.perf_counter
-    found, end = float("inf"), time.perf_counter() + ms / 1e3
-    while time.perf_counter() < end or found == float("inf"):
+    times: list[float] = []
+    end = time.perf_counter() + ms / 1e3
+    while time.perf_counter() < end or not times:
         start = clock()
         fn()
-        found = min(found, clock() - start)
-    return found
+        times.append(clock() - start)
+    return median(times)
 
 
-def reports(call: Call) -> list[Report]:
-    """The reports of the kernels that a call launches."""
+def builders(call: Call) -> list[Builder]:
+    """What predicts the times of the kernels that a call launches."""
     seen: list[LazyDict] = []
     with knobs.runtime.scope():
         knobs.runtime.launch_enter_hook = seen.append
         call()
-    found: list[Report] = []
+    found: list[Builder] = []
     for metadata in seen:
         assert metadata.launch is not None
         kernel, grid, values = metadata.launch
-        found.append(explain_compiled(kernel, list(kernel.arguments(values)), grid))
+        found.append(builder_for(kernel, list(kernel.arguments(values)), grid))
     return found
+
+
+def one_round(call: Call, told: list[Builder], rep: float) -> tuple[float, float, float, str]:
+    """The ratio of the predicted and the measured seconds, both, and what bounds the slowest kernel."""
+    machine = measured_anew()
+    measured = typical(call, rep)
+    lines = [predict(x.totals, machine, False, None) for x in told]
+    predicted = sum(x.predicted for x in lines)
+    bound = max(lines, key=lambda x: x.predicted).bound
+    return predicted / measured, predicted, measured, bound
 
 
 def row(case: Case, rep: float) -> list[str]:
     call = fastest(case.ours, rep / 4)
-    told = reports(call)
-    measured = shortest(call, rep)
-    predicted = sum(r.roofline.predicted for r in told)
-    bound = max(told, key=lambda r: r.roofline.predicted).roofline.bound
-    shape = f"{case.shape} {case.dtype}"
+    told = builders(call)
+    rounds = sorted(one_round(call, told, rep / ROUNDS) for _ in range(ROUNDS))
+    ratio, predicted, measured, bound = rounds[ROUNDS // 2]
     return [
         case.name,
-        shape,
+        f"{case.shape} {case.dtype}",
         f"{measured * 1e6:.1f}",
         f"{predicted * 1e6:.1f}",
-        f"{predicted / measured:.2f}",
+        f"{ratio:.2f}",
         bound,
     ]
 
@@ -72,7 +86,7 @@ def row(case: Case, rep: float) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rep", type=float, default=200.0, help="ms for timing each kernel")
+    parser.add_argument("--rep", type=float, default=300.0, help="ms for timing each kernel")
     parser.add_argument("--only", default="", help="rows whose name and shape match this")
     args = parser.parse_args()
     import torch

@@ -14,7 +14,7 @@ from tessera.explain.targets import compiled_for, variant_that_runs
 from tessera.runtime.arguments.tensors import MockTensor, element_type
 from tessera.runtime.benchmark import do_bench
 
-__all__ = ["Report", "explain_compiled", "measure"]
+__all__ = ["Report", "builder_for", "explain_compiled", "measure"]
 
 ASSUMED = 1024  # an integer argument of which nothing is known
 TIMES = 20.0  # ms of a measurement
@@ -25,14 +25,19 @@ def explain_compiled(
 ) -> Report:  # fmt: skip
     """Return the report of a compiled kernel for a launch with its run-time arguments, as the binary takes them; None:
     arrays of unknown size, and integers of 1024."""
-    kernel = variant_that_runs(compiled_for(kernel))
-    compiled = compile_again(kernel)
-    x, y, z = (*(int(n) for n in grid), 1, 1)[:3]
-    builder = Builder(compiled, _assumed(kernel) if args is None else args, (x, y, z))
-    report = builder.report(measured)
+    report = builder_for(kernel, args, grid).report(measured)
     if args is None:
         report.notes.append(f"no arguments were given: integers are taken as {ASSUMED}")
     return report
+
+
+def builder_for(
+    kernel: CompiledKernel, args: Sequence[object] | None, grid: Sequence[int]
+) -> Builder:
+    """Return what makes the report of `explain_compiled`, and predicts times for other machines."""
+    kernel = variant_that_runs(compiled_for(kernel))
+    x, y, z = (*(int(n) for n in grid), 1, 1)[:3]
+    return Builder(compile_again(kernel), _assumed(kernel) if args is None else args, (x, y, z))
 
 
 def _assumed(kernel: CompiledKernel) -> list[object]:

@@ -15,6 +15,7 @@ from tessera.analysis.loop_times import LoopChoice, product_type
 from tessera.analysis.machines import Machine, gpu
 from tessera.analysis.provenance import argument_of
 from tessera.backends.compiler import Options
+from tessera.backends.cpu.effects import STREAM_BYTES
 from tessera.backends.nvidia.target import facts_for
 from tessera.compiler.kernel import CompiledKernel
 from tessera.config.optimizations import names_in
@@ -156,6 +157,8 @@ class Builder:
         for func in self.module.body:
             assert isinstance(func, ops.FuncOp)
             self._function(func)
+        stored = sum(self.totals.stored.values())
+        self.totals.streamed = "!nontemporal" in compiled.llir and stored >= STREAM_BYTES
 
     def _source_lines(self) -> None:
         """Begin with all lines of the kernel's source."""

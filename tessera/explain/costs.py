@@ -7,19 +7,12 @@ from math import prod
 from tessera import ops
 from tessera.analysis.loop_times import product_flops
 from tessera.dtypes import dtype
+from tessera.explain import functions
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ops.tile import CombineOp, Matmul
 
-# Instructions on vectors that an element-wise op of floats becomes, where it is more than one: the lengths of the
-# polynomials in tessera/backends/elements, and the reciprocal throughput of divisions and roots.
-COSTS = {
-    "div": 6.0, "rem": 12.0, "sqrt": 10.0, "sqrt_rn": 10.0, "rsqrt": 8.0, "exp": 10.0, "exp2": 9.0, "exp10": 12.0,
-    "expm1": 18.0, "log": 18.0, "log2": 18.0, "log10": 20.0, "log1p": 22.0, "sin": 24.0, "cos": 24.0, "tan": 40.0,
-    "asin": 30.0, "acos": 30.0, "atan": 30.0, "sinh": 30.0, "cosh": 30.0, "tanh": 18.0, "erf": 26.0, "pow": 60.0,
-    "fast_log2": 18.0, "fast_sin": 24.0, "fast_cos": 24.0, "atan2": 45.0, "mulhi": 10.0, "cast": 1.0,
-}  # fmt: skip
-INTEGER_PRODUCT = 4.0  # of 32 bits
-# The same for an SM, whose special functions (MUFU) run at an eighth of the rate of multiply-adds.
+# Instructions that an element-wise op of floats becomes on an SM, where it is more than one: its special functions
+# (MUFU) run at an eighth of the rate of multiply-adds. What functions cost on a CPU is measured (`functions`).
 GPU_COSTS = {
     "div": 12.0, "rem": 20.0, "sqrt": 12.0, "sqrt_rn": 14.0, "rsqrt": 9.0, "exp": 10.0, "exp2": 9.0, "exp10": 10.0,
     "expm1": 16.0, "log": 10.0, "log2": 9.0, "log10": 10.0, "log1p": 16.0, "sin": 20.0, "cos": 20.0, "tan": 30.0,
@@ -70,7 +63,7 @@ def _is_elementwise(op: Op) -> bool:
 
 def operations(op: Op, on_gpu: bool) -> float:
     """Return the instructions on single elements that one execution of an op costs outside of matrix products: loads
-    and stores count one, functions as many as their polynomials have."""
+    and stores count one, functions as many multiply-adds as take as long."""
     if isinstance(op, (Matmul, *ROUGH)):
         return 0.0
     if isinstance(op, CombineOp):
@@ -82,10 +75,8 @@ def operations(op: Op, on_gpu: bool) -> float:
         return float(elements(op.value))
     if not _is_elementwise(op) or not op.results or not isinstance(op.results[0].type, TileType):
         return 0.0
-    if op.opcode == "mul" and not on_gpu and not _is_float(op.results[0]):
-        return INTEGER_PRODUCT * elements(op.results[0]) * _width(op.results[0])
-    table = GPU_COSTS if on_gpu else COSTS
-    return table.get(op.opcode, 1.0) * elements(op.results[0]) * _width(op.results[0])
+    cost = GPU_COSTS.get(op.opcode, 1.0) if on_gpu else functions.cost(op)
+    return cost * elements(op.results[0]) * _width(op.results[0])
 
 
 def _width(v: Value) -> float:

@@ -7,14 +7,17 @@ import time
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
 from tessera.analysis.machines import Machine
 from tessera.backends.compiler import GPUTarget
+from tessera.backends.cpu.effects import STREAM_BYTES
 from tessera.backends.cpu.pool import default_threads
 from tessera.backends.cpu.target import resolve
 from tessera.config import knobs
+from tessera.explain.predict import WRITE_ALLOCATE
 from tessera.explain.probes import copy_blocks, multiply_adds  # pyright: ignore[reportUnknownVariableType]
 from tessera.runtime.benchmark import device_name
 from tessera.runtime.driver import driver_named
@@ -23,8 +26,8 @@ CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL = {2: 1 << 20, 3: 32 << 20}  # bytes of caches, where the system does not tell
 BLOCK = 4096
 LARGEST = 256 << 20  # bytes of the arrays that stand for memory
-WRITE_ALLOCATE = 2  # a line that is written is read first, unless it is in a cache
 CHAINS = 8  # of multiplications and additions: two units of four cycles have always something to do
+TRIPS = 250_000  # of the loop that measures the clock: about a millisecond
 SHARE = 0.95  # of the peak that products reach
 
 
@@ -39,9 +42,9 @@ def cache_bytes() -> dict[int, int]:
     return found
 
 
-def _best(run: Callable[[], object], rounds: int) -> float:
-    """Return the shortest time of a few calls; of one thread that of the processor, which other programs do not add
-    to."""
+def _typical(run: Callable[[], object], rounds: int) -> float:
+    """Return the median time of a few calls, since a kernel, too, runs while others use caches, memory and the other
+    half of a core; of one thread that of the processor, which does not count what others take of its time."""
     run()
     clock = time.process_time if threads_used() == 1 else time.perf_counter
     times: list[float] = []
@@ -49,7 +52,7 @@ def _best(run: Callable[[], object], rounds: int) -> float:
         start = clock()
         run()
         times.append(clock() - start)
-    return min(times)
+    return median(times)
 
 
 def threads_used() -> int:
@@ -57,12 +60,15 @@ def threads_used() -> int:
 
 
 def _copy_rate(size: int) -> float:
-    """Return the bytes a second that copies of `size` bytes move, what is read before it is written included."""
+    """Return the bytes a second that copies of `size` bytes move, lines that are read before they are written
+    included: large copies bypass the caches."""
     n = size // 8
-    x, out = np.zeros(n, np.float32), np.zeros(n, np.float32)
+    # Memory that was only asked for is one page of zeros, which the first cache holds.
+    x, out = np.ones(n, np.float32), np.ones(n, np.float32)
     start = copy_blocks[(-(-n // BLOCK),)]  # pyright: ignore[reportUnknownVariableType]
-    times = max(2, min(40, (64 << 20) // size))
-    return (1 + WRITE_ALLOCATE) * 4 * n / _best(partial(start, x, out, n, BLOCK=BLOCK), times)
+    times = max(3, min(40, (64 << 20) // size))
+    moved = 4 * n * (1 + (1 if 4 * n >= STREAM_BYTES else WRITE_ALLOCATE))
+    return moved / _typical(partial(start, x, out, n, BLOCK=BLOCK), times)
 
 
 def _lanes() -> int:
@@ -76,11 +82,17 @@ def cpu() -> Machine:
     return _measured(threads_used())
 
 
+def measured_anew() -> Machine:
+    """Return the machine at hand as it is now: other programs may have left it more or less since."""
+    _measured.cache_clear()
+    return cpu()
+
+
 @cache
 def _measured(threads: int) -> Machine:
     caches = cache_bytes()
     out = np.zeros(BLOCK * threads, np.float32)
-    launch = _best(lambda: copy_blocks[(1,)](out, out, 1, BLOCK=BLOCK), 50)
+    launch = _typical(lambda: copy_blocks[(1,)](out, out, 1, BLOCK=BLOCK), 50)
     flops = _flops(threads)
     l2, l3 = threads * caches[2], caches[3]
     levels = (
@@ -105,10 +117,14 @@ def _products() -> dict[str, float]:
 
 def _flops(threads: int) -> float:
     """Return operations of fp32 a second by the clock that the cores reach now."""
-    trips, block = 5000, CHAINS * _lanes()
+    return 2.0 * threads / multiply_add_seconds(TRIPS, 25)
+
+
+def multiply_add_seconds(trips: int, rounds: int) -> float:
+    """Return the seconds that a multiply-add of one element takes in one core that does nothing else."""
+    block = CHAINS * _lanes()
     out = np.zeros(block, np.float32)
-    seconds = _best(lambda: multiply_adds[(1,)](out, trips, BLOCK=block), 25)
-    return 2.0 * trips * block * threads / seconds
+    return _typical(lambda: multiply_adds[(1,)](out, trips, BLOCK=block), rounds) / (trips * block)
 
 
 def is_native(target: GPUTarget) -> bool:

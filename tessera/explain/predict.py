@@ -9,7 +9,9 @@ from math import ceil
 from tessera.analysis.machines import Machine
 from tessera.explain.report import Occupancy, Roofline
 
-HIDDEN = 0.75  # of the shorter one of a CPU's memory and arithmetic, how much the other hides
+HIDDEN = 0.4  # of the shorter one of a CPU's memory and arithmetic, how much the other hides: by predicted.py, Zen 3
+
+WRITE_ALLOCATE = 2  # a line that is written to a CPU's caches is read first
 
 
 @dataclass
@@ -26,6 +28,7 @@ class Totals:
     fetched: float = 0.0  # bytes of sectors or lines
     bank_passes: float = 0.0
     programs: int = 1
+    streamed: bool = False  # stores bypass a CPU's caches
 
     def once(self, moved: Mapping[str, float]) -> float:
         """Bytes if each byte of an argument is moved at most once."""
@@ -45,7 +48,7 @@ def predict(t: Totals, machine: Machine, on_gpu: bool, occupancy: Occupancy | No
         main = max(times.values()) * _tail(occupancy)
     else:
         idle = max(1.0, machine.units / max(1, t.programs))
-        moved = reads + 2 * writes  # a line is read before it is written
+        moved = reads + (1 if t.streamed else WRITE_ALLOCATE) * writes
         footprint = sum(
             min(max(t.loaded.get(k, 0.0), t.stored.get(k, 0.0)), t.sizes.get(k, 1 << 62))
             for k in {**t.loaded, **t.stored}
