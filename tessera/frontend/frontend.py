@@ -20,17 +20,18 @@ from tessera.errors import (
     CompilationError,
     InternalError,
     Loc,
+    NotConstexpr,
     TesseraError,
     UnsupportedLanguageConstruct,
 )
-from tessera.frontend.flatten import flatten, is_number
+from tessera.frontend.flatten import flatten, is_number, type_text
 from tessera.frontend.markers import mark_line
 from tessera.frontend.semantics.values import to_tensor
 from tessera.frontend.semantics.values import wrap as tensor_of
 from tessera.frontend.source import BlockFacts, source_of
 from tessera.ir import Block, Builder, Module, Type, Value
 from tessera.language.callable import JITCallable
-from tessera.language.values import tensor, unwrap, wrap
+from tessera.language.values import is_runtime, tensor, unwrap, wrap
 from tessera.language.values import tuple as tl_tuple
 from tessera.ops import YieldOp
 
@@ -117,6 +118,18 @@ def _blame_call(error: CompilationError, fn: JITCallable) -> None:
     if error.loc is not None and not knobs.compilation.front_end_debugging:
         error.note(f"raised in tl.{fn.__name__}, {error.loc.short()}")
         error.loc = None
+
+
+def _refuse_run_time(fn: JITCallable, given: Mapping[str, object]) -> None:
+    """Raise NotConstexpr if a parameter that an operation computes with at compile time gets a run-time value."""
+    for p in fn.params:
+        value = given.get(p.name)
+        if p.is_constexpr and is_runtime(value):
+            raise NotConstexpr(
+                what=f"the argument {p.name!r} of {fn.__name__}()",
+                got=type_text(value),
+                argument=p.name,
+            )
 
 
 class FrontEnd:
@@ -251,6 +264,8 @@ class FrontEnd:
         if binder.variadic is not None:
             names[binder.variadic] = tl_tuple(extra)
         names.update((name, wrap(value)) for name, value in only.items())
+        if fn.is_library and not self.frame.function.is_library:
+            _refuse_run_time(fn, names)
         if fn.noinline:
             return HANDLERS[SeparateCall](self, SeparateCall(fn, names))
         caller, loc = self.frame, self.builder.loc

@@ -20,6 +20,9 @@ _ELSEWHERE = {
     "dim": "axis", "axis": "dim", "keepdim": "keep_dims", "keepdims": "keep_dims", "precision": "input_precision",
     "ptr": "pointer", "val": "value", "fill_value": "value", "type": "dtype", "memory_order": "sem",
 }  # fmt: skip
+_INSTEAD = {  # what other libraries do by an argument, and the language by an operation
+    "trans_a": "transpose the tile with `tl.trans(a)`;", "trans_b": "transpose the tile with `tl.trans(b)`;",
+}  # fmt: skip
 
 
 class ArgumentBinder:
@@ -79,6 +82,7 @@ class ArgumentBinder:
         known = [*self.names, *self.keyword_only]
         elsewhere = _ELSEWHERE.get(name)
         near = f"did you mean `{elsewhere}`?" if elsewhere in known else suggestion(name, known)
+        near = _INSTEAD.get(name) or near
         if name == "mask" and "desc" in known:
             near = "a descriptor knows the extents of its array, and pads what lies outside:"
         listed = f"its arguments are: {', '.join(known)}"

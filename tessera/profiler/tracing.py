@@ -21,6 +21,7 @@ from tessera.profiler.timelines import Row, Span
 from tessera.runtime.drivers.traced import LIMITS, SINKS, Limits, Recorded, variants_of
 from tessera.runtime.drivers.variants import fallback_of
 from tessera.runtime.launching.interface import KernelInterface
+from tessera.runtime.launching.mistakes import with_note
 from tessera.runtime.launching.typed import Grid
 
 SETUP = "setup"  # from the start of a warp's role to its first record
@@ -235,6 +236,9 @@ class Tracer:
     def __init__(self, fn: KernelInterface, limits: Limits | None = None) -> None:
         self.fn, self.limits = fn, limits or Limits()
 
+    @with_note(
+        "launch with a grid, as `kernel.trace[(8,)](...)`; `kernel.trace(records=n)` only sets limits"
+    )
     def __call__(self, records: int | None = None, ctas: int | None = None) -> Self:
         given: dict[str, object] = {"records": records, "ctas": ctas}
         for name, x in given.items():

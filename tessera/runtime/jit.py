@@ -31,7 +31,12 @@ from tessera.runtime.launching.binding import DeviceCaches, Prepared, launch_key
 from tessera.runtime.launching.debuggers import lines_mode
 from tessera.runtime.launching.hooks import hook_arguments, hooked
 from tessera.runtime.launching.interface import KernelInterface
-from tessera.runtime.launching.mistakes import call_with_names, check_options, check_parameters
+from tessera.runtime.launching.mistakes import (
+    call_with_names,
+    check_options,
+    check_parameters,
+    with_note,
+)
 from tessera.runtime.launching.typed import Grid, Launch
 from tessera.runtime.native.fast_path import FastPath, array_types, arrays_in, supported, units_of
 
@@ -39,6 +44,7 @@ if TYPE_CHECKING:  # JITFunction has an attribute of the other name
     from tessera.compiler import CompiledKernel as Compiled
 
 
+@trim_traceback
 def compile(
     src: object, target: GPUTarget | None = None, options: Mapping[str, object] | None = None
 ) -> CompiledKernel:
@@ -181,6 +187,8 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
 
         def warmup(self, *args: object, grid: Grid, **kwargs: object) -> Compiled: ...
 
+    @trim_traceback
+    @with_note("give `grid=(8,), warmup=False` by name, or launch with `kernel[(8,)](...)`")
     def run(
         self, *args: object, grid: object, warmup: bool, **kwargs: object
     ) -> CompiledKernel | None:
@@ -194,11 +202,13 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
     def _start_native(self) -> Any:
         """Make the builtin function that launches; its first call of each kind is passed on to `_launch`."""
 
+        @trim_traceback  # of the frame that calls what is trimmed
         def complete(
             key: bytes | None, grid: object, /, *args: object, **kwargs: object
         ) -> CompiledKernel | None:
             return self._launch(key, grid, args, kwargs)
 
+        @trim_traceback
         def fallback(
             key: bytes | None, grid: object, /, *args: object, **kwargs: object
         ) -> CompiledKernel | None:

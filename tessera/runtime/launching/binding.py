@@ -172,7 +172,7 @@ def make_binder(
     )
     refused = (SpecializationError, ArgumentOverflow)
     scope |= {f"{own}refused": refused, f"{own}blamed": partial(_blamed, fn)}
-    exec(text, scope)
+    exec(compile(text, f"{__file__}: bind", "exec"), scope)  # a frame of tessera's own
     bind = scope["bind"]
     bind.__qualname__ = fn.__name__  # for Python's errors about missing and surplus arguments
     both = OPTIONS.intersection(names)

@@ -9,6 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Self
 
+from tessera.compiler.tracebacks import trim_traceback
 from tessera.errors import HostOnly, NotAFunction
 from tessera.language.by_name import ByName
 from tessera.runtime.arguments.tensors import MockTensor
@@ -35,11 +36,13 @@ class KernelInterface(ByName):
     def run(self, *args: object, grid: object, warmup: bool, **kwargs: object) -> Any:
         raise NotImplementedError
 
+    @trim_traceback
     @with_note("give the grid of the launch by its name, as `kernel.warmup(..., grid=(8,))`")
     def warmup(self, *args: object, grid: Grid, **kwargs: object) -> Any:
         """Compile for these arguments without launching; a `torch.dtype` may stand for a tensor."""
         return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **kwargs)
 
+    @trim_traceback
     @with_note("give the grid of the launch by its name, as `kernel.explain(..., grid=(8,))`")
     def explain(
         self, *args: object, grid: Grid, target: object = None, measure: bool = False, **kwargs: object

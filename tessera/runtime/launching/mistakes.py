@@ -125,6 +125,7 @@ def with_note(remedy: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 trace = error.__traceback__
                 if trace is not None and trace.tb_next is None:  # the call itself failed
                     error.add_note(f"  = help: {remedy}")
+                    error.__traceback__ = None  # of this frame
                 raise
 
         return call

@@ -23,6 +23,7 @@ CASES = [
     in_kernel("a dtype as a function", "y = «tl.float32(n)»", "type-mismatch", ".to("),
     in_kernel("a tile for the value of full", "y = tl.full((BLOCK,), «t», tl.float32)", "shape-mismatch", "broadcast"),
     in_kernel("a run-time axis", "y = tl.sum(t, axis=«n»)", "not-constexpr", "known at compile time"),
+    in_kernel("a run-time number of largest elements", "y = tl.topk(t, «n»)", "not-constexpr", "tl.constexpr"),
     in_kernel("a run-time axis of program_id", "j = «tl.program_id(n)»", "not-constexpr", "tl.constexpr"),
     in_kernel("the fourth axis", "j = tl.program_id(«3»)", "invalid-argument", "three"),
     in_kernel("a run-time static_range", "for j in «tl.static_range(n)»:\n    t += 1", "not-constexpr", "`range`"),

@@ -37,6 +37,8 @@ RUN = "tuned[(1,)](x, out, 16)"
 
 CASES = [
     launch("a call without a grid", "«add(x, out, 16, BLOCK=16)»", "host-only", "add[grid]"),
+    launch("run without a grid", "«add.run(x, out, 16, BLOCK=16)»", "TypeError", "`kernel[(8,)](...)`"),
+    launch("a trace without a grid", "«add.trace(x, out, 16, BLOCK=16)»", "TypeError", "`kernel.trace[(8,)](...)`"),
     launch("an operation on the host", "«tl.zeros((16,), tl.float32)»", "kernel-only", "@tessera.jit"),
     launch("a load on the host", "«tl.load(x)»", "kernel-only", "@tessera.jit"),
     launch("a misspelt meta-parameter", "«add[(1,)](x, out, 16, BLOKC=16)»", "launch-arguments", "`BLOCK`"),

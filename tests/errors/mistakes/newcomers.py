@@ -42,6 +42,7 @@ KERNELS = [
     in_kernel('join of three', 'y = «tl.join(t, t, t)»', 'compilation', 'join(a, b)'),
     in_kernel('split into three', '«p, q, r» = tl.split(tl.join(t, t))', 'compilation', 'give 2 names'),
     in_kernel('interleave of different shapes', 'y = «tl.interleave(t, tl.zeros((8,), tl.float32))»', 'shape-mismatch', '[16] and [8]'),
+    in_kernel('a transposed operand by an argument', 'a = tl.zeros((16, 16), tl.float32)\ny = «tl.dot(a, a, trans_b=True)»', 'compilation', 'tl.trans(b)'),
     in_kernel('flip over no dimension', 'a = tl.zeros((16, 16), tl.float32)\ny = «tl.flip(a, 5)»', 'invalid-argument', 'flip(x, dim=None)'),
     in_kernel('sort with a misspelt direction', 'y = «tl.sort(t, decending=True)»', 'compilation', 'descending'),
     in_kernel('cumsum with a misspelt direction', 'y = «tl.cumsum(t, 0, reversed=True)»', 'compilation', 'reverse'),
