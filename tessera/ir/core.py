@@ -283,9 +283,10 @@ class Op:
 
     def ancestors(self) -> Iterator[Op]:
         """Yield the ops around this one, from the innermost on."""
-        op: Op | None = self
-        while op is not None and (op := op.parent_op()) is not None:
+        op = self.parent_op()
+        while op is not None:
             yield op
+            op = op.parent_op()
 
     def is_inside(self, ancestor: Op) -> bool:
         """Whether this op is in a region of `ancestor`, at any depth."""

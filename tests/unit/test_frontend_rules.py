@@ -156,7 +156,7 @@ class Named(Box):
     def __init__(self, value, tag):
         self.value = value
         self.size = 10
-        self.origin = (1, 2)
+        self.origin = (1, 2)  # pyright: ignore[reportAttributeAccessIssue]
         self.tag = tag
 
 

@@ -79,8 +79,8 @@ def test_aggregates_are_complete_and_immutable():
 
     @aggregate
     class Point(Base):
-        x: object
-        y: object = 5
+        x: Any
+        y: Any = 5
 
     p = Point(3, x=4)
     assert (p.a.value, p.x.value, p.y.value) == (3, 4, 5)
@@ -90,7 +90,7 @@ def test_aggregates_are_complete_and_immutable():
         p.x = 1
     assert replace_fields(p, x=9).x.value == 9
     with pytest.raises(TypeError, match="leaves the field 'x' unset"):
-        Point(3)
+        Point(3)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="which is no aggregate"):
 
         @aggregate

@@ -77,7 +77,7 @@ def test_methods_take_the_tensor_first():
 
 def test_operations_are_refused_on_the_host():
     with pytest.raises(KernelOnly, match=r"Did you forget to add @tessera\.jit"):
-        tl.load(None)
+        tl.load(None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(HostOnly):
         tl.sum(None)  # pyright: ignore[reportArgumentType]
 

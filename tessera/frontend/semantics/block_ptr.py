@@ -82,19 +82,14 @@ def make_block_ptr_impl(
             "Expected a permutation of (0, 1, ..., len(order)-1) in order", argument="order",
             help=f"an array in C order has order={tuple(reversed(range(len(dims))))}",
         )  # fmt: skip
-    parts = [_scalars(fe, x, n) for x, n in ((shape, "shape"), (strides, "strides"))]
+    sizes, steps = _scalars(fe, shape, "shape"), _scalars(fe, strides, "strides")
     places = _tensors(fe, offsets)
-    if {len(p) for p in (*parts, places)} != {len(dims)}:
+    if {len(sizes), len(steps), len(places)} != {len(dims)}:
         raise ShapeMismatch(
             "Expected shape/strides/offsets/block_shape to have the same length",
             help=f"give one number for each of the block's {len(dims)} dimensions",
         )
-    return block_pointer(
-        base,
-        *(tl_tuple(p) for p in parts),
-        tl_tuple(places),
-        constexpr(dims),
-    )
+    return block_pointer(base, tl_tuple(sizes), tl_tuple(steps), tl_tuple(places), constexpr(dims))
 
 
 def _tensors(fe: FrontEnd, offsets: object) -> list[tensor]:
