@@ -42,26 +42,26 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 VERSION_TESTS := tests/errors $(addprefix tests/unit/test_,frontend_control_flow.py frontend_jumps.py frontend_lowering.py \
   frontend_rules.py frontend_values.py source_text.py jit.py fast_arguments.py fast_launch.py launch_arguments.py launcher.py \
   captures.py watching.py forks.py config.py driver.py cpu_pool.py interrupts.py ir_text.py ir_core.py cache.py)
+COVERED_TESTS := -m 'not slow' tests/unit tests/errors tests/filecheck tests/lang
 COVERAGE_FLOOR := 90
 
-.PHONY: demo docs test test-version test-inductor test-graph release-check fuzz sweep lint lint-inductor bench clean
+.PHONY: demo docs test test-version test-inductor test-graph coverage release-check fuzz sweep lint lint-inductor bench clean
 .DELETE_ON_ERROR:
 
 demo: $(RUN_DEPS)
 	$(PY) examples/run_all.py $(ARGS)
 
-# COVERAGE=1 measures which lines the tests run: build/coverage/html/index.html. From Python 3.12 on that costs little.
 test: $(DEV_DEPS) $(LINT)
-ifdef COVERAGE
+	$(PY) -m pytest $(SPREAD) $(ARGS)
+
+# Which lines the tests of parts run. From Python 3.12 on it costs little. The report is build/coverage/html/index.html.
+coverage: $(DEV_DEPS)
 	rm -rf build/coverage
 	mkdir -p build/coverage
-	TESSERA_TEST_COVERAGE=pyproject.toml $(PY) -m coverage run -m pytest $(SPREAD) $(ARGS)
+	TESSERA_TEST_COVERAGE=pyproject.toml $(PY) -m coverage run -m pytest $(SPREAD) $(COVERED_TESTS) $(ARGS)
 	$(PY) -m coverage combine --quiet
 	$(PY) -m coverage html --quiet
 	$(PY) -m coverage report --fail-under=$(COVERAGE_FLOOR)
-else
-	$(PY) -m pytest $(SPREAD) $(ARGS)
-endif
 
 # On another version of Python: make test-version PYTHON=python3.13 VENV=.venv-3.13
 test-version: $(TEST_DEPS)

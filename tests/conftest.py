@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-# `make test COVERAGE=1` measures the processes that run tests, not what these start: some is killed, or must be quick.
+# `make coverage` measures the processes that run tests, not what these start: some is killed, or must be quick.
 if "PYTEST_XDIST_WORKER" in os.environ and (_MEASURED := os.environ.get("TESSERA_TEST_COVERAGE")):
     import coverage
 
