@@ -283,10 +283,9 @@ class Op:
 
     def ancestors(self) -> Iterator[Op]:
         """Yield the ops around this one, from the innermost on."""
-        op = self.parent_op()
-        while op is not None:
+        if (op := self.parent_op()) is not None:
             yield op
-            op = op.parent_op()
+            yield from op.ancestors()
 
     def is_inside(self, ancestor: Op) -> bool:
         """Whether this op is in a region of `ancestor`, at any depth."""
