@@ -43,9 +43,7 @@ MUFU_LANES = 16  # exponentials, logarithms, roots, … in a clock
 WARPGROUP = 4  # warps that issue one wgmma
 WGMMA_COLUMNS = 256  # of the result of one wgmma, at most
 MMA_ROW_BITS = 256  # of K in one instruction of an MMA
-LEFT_REG32 = (
-    4  # registers of a thread for the left operand of one wgmma: 64 such rows on 128 threads
-)
+LEFT_REG32 = 4  # of a thread for a left operand of one wgmma: 64 rows of 256 bits, 128 threads
 CP_ASYNC_BYTES = 4  # of the smallest cp.async of a thread
 REGISTER_GRAIN = 8  # registers of a thread come in multiples
 LATENCY = 700.0  # clocks from a load to its data, from memory under load

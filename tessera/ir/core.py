@@ -283,9 +283,9 @@ class Op:
 
     def ancestors(self) -> Iterator[Op]:
         """Yield the ops around this one, from the innermost on."""
-        if (op := self.parent_op()) is not None:
+        op: Op | None = self
+        while (op := op.parent_op()) is not None:
             yield op
-            yield from op.ancestors()
 
     def is_inside(self, ancestor: Op) -> bool:
         """Whether this op is in a region of `ancestor`, at any depth."""

@@ -156,8 +156,8 @@ class Producer:
         inits = [self._get(op.operands[n]) for n in wanted] if is_loop else []
         blocks: list[Block] = []
         for old in op.regions:
-            args = old.args[: len(old.args) - count] if is_loop else []
-            args = [*args, *[old.args[n] for n in wanted]] if is_loop else []
+            first = old.args[: len(old.args) - count]
+            args = [*first, *[old.args[n] for n in wanted]] if is_loop else []
             block = Block([v.type for v in (*args, *(state if is_loop else ()))])
             self.mapping.update(zip(args, block.args, strict=False))
             inner = self._pairs(rings, block.args[len(args) :] if is_loop else state)
