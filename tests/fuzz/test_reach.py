@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fuzz import case
 from tests.fuzz.generators import dots, rows
 from tests.fuzz.reach import applied, reached
 
@@ -43,9 +44,38 @@ def test_dots_reach_the_optimisations_of_loops() -> None:
 )
 def test_conditions_and_their_neighbours(change: dict, name: str, is_reached: bool) -> None:
     plain = {key: pick.values[0] for key, pick in dots.OVERLAPPING.items()} | dots.BARE
-    base = {key: getattr(pick, "values", ((),))[0] for key, pick in dots.TABLE.items()} | plain
-    base |= {"dots": "one", "stages": 4, "loop": "runtime", "endings": (), **change}
-    assert (name in applied(dots.build(base, 1))) == is_reached
+    assert (
+        name in applied(_dots({**plain, "dots": "one", "stages": 4, "loop": "runtime", **change}))
+    ) == is_reached
+
+
+def _dots(change: dict) -> case.Case:
+    base = {key: getattr(pick, "values", ((),))[0] for key, pick in dots.TABLE.items()}
+    return dots.build({**base, "dots": "one", "endings": (), **change}, 1)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512"])
+@pytest.mark.parametrize(
+    ("change", "is_reached"),
+    [
+        ({}, True),
+        ({"short": False}, False),
+        ({"mask": "none"}, False),
+        ({"dots": "one"}, False),
+        ({"type": "bf16"}, True),
+        ({"type": "i8"}, False),
+        ({"type": "i8", "k": 128, "d": 128}, True),
+    ],
+)
+def test_chains_reach_narrow_tiles(change: dict, is_reached: bool, isa: str) -> None:
+    built = _dots({"dots": "chain", "short": True, "mask": "all", "k": 64, "d": 64, **change})
+    assert ("narrow-tiles" in applied(built, isa)) == is_reached
+
+
+@pytest.mark.parametrize(("isa", "is_reached"), [("avx2", True), ("avx512", False)])
+def test_rows_reach_lanes_without_branches(isa: str, is_reached: bool) -> None:
+    assert ("branchless-lanes" in reached("rows", range(1, 20), isa)) == is_reached
 
 
 @pytest.mark.filterwarnings("ignore")
