@@ -27,7 +27,7 @@ def attend(q: Any, k: Any, v: Any, bias: Any) -> Any:
 
 def of_padding(seen: Any) -> Any:
     """A bias for each pair of tokens, of a number for each token."""
-    place = torch.arange(TOKENS)
+    place = torch.arange(TOKENS, device=seen.device)
     causal = place[None, :] <= place[:, None]
     mask = causal[None, None] & (seen[:, None, None, :] > 0)
     return torch.where(mask, 0.0, float("-inf")).expand(N, 1, TOKENS, TOKENS)
@@ -40,7 +40,7 @@ def of_tokens(q: Any, k: Any, v: Any, seen: Any) -> Any:
 
 def of_table(q: Any, k: Any, v: Any, table: Any) -> Any:
     """What each distance of two tokens adds, looked up."""
-    place = torch.arange(TOKENS)
+    place = torch.arange(TOKENS, device=table.device)
     return attend(q, k, v, table[:, (place[None, :] - place[:, None]).abs()][None])
 
 
@@ -78,7 +78,9 @@ def marked(f: Callable[..., Any], last: Any, returned: bool = False) -> int:
     graph = make_fx(both, tracing_mode="fake")(*given(last)).graph
     if returned:
         output = next(iter(reversed(graph.nodes)))
-        bias = next(n.kwargs["attn_mask"] for n in graph.nodes if n.kwargs.get("attn_mask"))
+        calls = (n for n in graph.nodes if "dot_product" in str(n.target))
+        given_last = ([*n.args[3:4], *n.kwargs.values()] for n in calls)  # devices differ
+        bias = next(a for some in given_last for a in some if isinstance(a, torch.fx.Node))
         output.args = ((*output.args[0], bias),)
     compute_biases_again(graph)
     return sum("recompute" in node.meta for node in graph.nodes)
