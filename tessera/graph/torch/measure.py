@@ -65,6 +65,8 @@ def synchronizer(device: str) -> Callable[[], object]:
 # --- memory -----------------------------------------------------------------------------------------------------
 def peak_bytes(run: Callable[[], Any]) -> tuple[int, str]:
     """The most memory that a call holds beside what was there before it, and how it was measured."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # free blocks that others left may be larger than what is asked for, and count whole
     run()  # what is allocated once, as arenas, is not the call's
     if torch.cuda.is_available():
         devices = range(torch.cuda.device_count())
