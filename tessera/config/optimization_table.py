@@ -382,6 +382,10 @@ CPU = (
         "backends/cpu/row_prefetch.py", "tests/unit/test_cpu_rows.py", unit="reduction",
     ),
     _row(
+        "whole-tiles", "cpu", "reduces the columns of a tile without the masks that hold for all of them",
+        "a branch asks whether they do", "backends/cpu/whole_tiles.py", "tests/unit/test_cpu_whole_tiles.py", unit="reduction",
+    ),
+    _row(
         "llvm-passes", "cpu", "lets LLVM turn stack slots into registers and simplify", "what LLVM promises", "LLVM", KERNELS,
     ),
 )  # fmt: skip

@@ -232,7 +232,7 @@ def _vector_loop(
         with lo.em.counted(head or "0", full, str(n * times), always=True) as i:
             trip(i)
     lo.assumed = saved
-    end = _first_end(lo, plan, coords, ends, stays=True) if ends else str(size)
+    end = first_end(lo, plan.group[0], size, coords, ends, stays=True) if ends else str(size)
     with lo.em.counted(full, end, str(n), always=True) as i:
         if head:
             with _part(lo, n, lo.em.op(f"sub nsw i64 {size}, {i}")):
@@ -345,7 +345,8 @@ def split_bound(
     """Return (end of the whole iterations of `step` elements from element `start` (an i64) for which all `masks` hold,
     the masks)."""
     em = lo.em
-    limit = _first_end(lo, plan, coords, masks)
+    (dim,) = plan.group
+    limit = first_end(lo, dim, plan.group_size, coords, masks)
     if start:
         limit = em.op(f"sub nsw i64 {limit}, {start}")
     limit = em.call("i64", "llvm.smax.i64", f"i64 {limit}", "i64 0")
@@ -353,11 +354,16 @@ def split_bound(
     return em.op(f"add nsw i64 {limit}, {start}") if start else limit, {p.mask for p in masks}
 
 
-def _first_end(
-    lo: Lowering, plan: Nest, coords: list[Coord], masks: Iterable[Prefix], stays: bool = False
+def first_end(
+    lo: Lowering,
+    dim: int,
+    size: int,
+    coords: Sequence[Coord],
+    masks: Iterable[Prefix],
+    stays: bool = False,
 ) -> str:
-    """Return an i64: for how many elements all of `masks` hold; it may be negative. `stays`: none holds further on."""
-    (dim,), size = plan.group, plan.group_size
+    """Return an i64: for how many of `size` elements along `dim` all of `masks` hold; it may be negative. `stays`: none
+    holds further on."""
     limit = str(size)
     for prefix in masks:
         end = _end(lo, coords, prefix, dim, size if stays else 0)

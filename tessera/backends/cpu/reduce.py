@@ -24,6 +24,7 @@ from tessera.backends.cpu.mask_ends import settling
 from tessera.backends.cpu.row_prefetch import Row, prefetch, prefetched_rows
 from tessera.backends.cpu.transpose import fold_vectors, gathers
 from tessera.backends.cpu.values import Coord, Point, Val, point
+from tessera.backends.cpu.whole_tiles import each_column
 from tessera.dtypes import dtype
 from tessera.ir import Block, Effect, Op, elem_of, shape_of
 from tessera.ops import CombineOp, ConstOp, DivOp, IfOp, ReduceOp, RemOp
@@ -362,4 +363,4 @@ def _vertical(
             assert buffer is not None
             lo.to_buffer(buffer, Point(at.coords, plan.lanes), x)
 
-    each(lo, plan, body)
+    each_column(lo, op, plan, body)
