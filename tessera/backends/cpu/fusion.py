@@ -184,7 +184,7 @@ def run(
     """Emit the nest of a sink that uses `values` at its points. `mask`: where the sink has an effect. `last`: memoised
     buffers are valid afterwards, as no other nest fills the same ones."""
     plan = repeated(lo, plan, values := list(values))
-    masks = masks_of(lo, values, plan)
+    masks = masks_of(lo, values, plan, mask)
     ends = [p for p in masks if mask is not None and p in prefix_masks(lo, mask, plan.group[0])]
     if lo.memo_buffers or not ends or not apply("mask-ends", ends[0].compare):
         ends = []
@@ -381,30 +381,35 @@ def _direct_loads(lo: Lowering, values: Iterable[Value]) -> set[Value]:
 
 
 # --- choice of loops ------------------------------------------------------------------------------------------
-def masks_of(lo: Lowering, values: Iterable[Value], plan: Nest) -> list[Prefix]:
-    """Return masks of loads (and selects) that `values` reach at their own indices, to split the vector loop."""
+def masks_of(
+    lo: Lowering, values: Iterable[Value], plan: Nest, mask: Value | None = None
+) -> list[Prefix]:
+    """Return masks of loads (and selects) that `values` reach at their own indices, to split the vector loop; `mask`:
+    that of the sink itself."""
     if len(plan.group) != 1:
         return []
     found: dict[Value, Prefix] = {}
     seen: set[Value] = set()
 
-    def visit(v: Value) -> None:
+    def visit(v: Value, access: bool) -> None:
         if v in seen or not lo.lazy(v) or shape_of(v.type) != plan.shape:
             return
         seen.add(v)
         op = v.op
         assert op is not None
         if elem_of(v.type) is int1:
-            found.update({p.mask: p for p in prefix_masks(lo, v, plan.group[0])})
-            return
+            parts = prefix_masks(lo, v, plan.group[0], even=access)
+            found.update({p.mask: p for p in parts})
+            if any(p.mask is v for p in parts):
+                return
         if not isinstance(op, _SHAPE_OPS):
             for x in op.operands:
-                visit(x)
+                visit(x, isinstance(op, memory.LoadOp) or (access and isinstance(op, arith.AndOp)))
         if isinstance(op, memory.LoadOp) and op.mask is not None:
             remarks.tested_each_time(lo, op, op.mask, plan.group[0])
 
     for v in values:
-        visit(v)
+        visit(v, v is mask)
     return [p for p in found.values() if apply("mask-split", p.compare)]
 
 

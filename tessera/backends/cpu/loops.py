@@ -24,6 +24,7 @@ from tessera.dtypes import dtype, int1
 from tessera.ir import TileType, Value, elem_of, shape_of
 from tessera.ops import arith, tile
 
+MOST = 1 << 40  # elements, more than any tile has
 UNROLL = 8  # tiles of at most this many vectors are unrolled (tools/fit)
 Body = Callable[[Point], None]
 
@@ -303,22 +304,24 @@ def _is_int(v: Value) -> bool:
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """A mask in the shape of the nest, and the comparison that it comes from. `dims` maps each dimension of the
-    comparison to that of the nest (or None)."""
+    comparison to that of the nest (or None). `even`: it is the same at all indices along the vector."""
 
     mask: Value
     compare: arith.CmpOp
     dims: tuple[int | None, ...]
+    even: bool = False
 
     def others(self, dim: int) -> list[int]:
         """Return the dimensions of the nest besides `dim` on which the comparison depends."""
         return [d for d in self.dims if d is not None and d != dim]
 
 
-def prefix_masks(lo: Lowering, mask: Value, dim: int) -> list[Prefix]:
-    """Return the parts of a mask that are true up to some index along `dim` and false from there on."""
+def prefix_masks(lo: Lowering, mask: Value, dim: int, even: bool = False) -> list[Prefix]:
+    """Return the parts of a mask that are true up to some index along `dim` and false from there on. `even`: those,
+    too, that are the same at all indices along `dim`, as of rows: an access under a mask is slow, even if it holds."""
     op = mask.op
     if isinstance(op, arith.AndOp) and mask not in lo.buffers:
-        return prefix_masks(lo, op.lhs, dim) + prefix_masks(lo, op.rhs, dim)
+        return prefix_masks(lo, op.lhs, dim, even) + prefix_masks(lo, op.rhs, dim, even)
     dims: list[int | None] = list(range(len(shape_of(mask.type))))
     v = mask
     while v not in lo.buffers and isinstance(op, (tile.BroadcastOp, tile.ExpandDimsOp)):
@@ -328,8 +331,10 @@ def prefix_masks(lo: Lowering, mask: Value, dim: int) -> list[Prefix]:
         else:
             dims = [None if s == 1 else d for s, d in zip(shape_of(v.type), dims, strict=True)]
         op = v.op
-    if v in lo.buffers or not isinstance(op, arith.CmpOp) or not _is_int(op.lhs) or dim not in dims:
+    if v in lo.buffers or not isinstance(op, arith.CmpOp) or not _is_int(op.lhs):
         return []
+    if dim not in dims:
+        return [Prefix(mask, op, tuple(dims), even=True)] if even else []
     t = elem_of(op.lhs.type)
     if t.bits == 64 and not t.signed:
         return []  # bounds are computed with signed numbers of 64 bits
@@ -391,6 +396,10 @@ def _end(lo: Lowering, coords: Sequence[Coord], prefix: Prefix, dim: int, size: 
     origin = [*coords]
     origin[dim] = Coord()
     where = Point(tuple(Coord() if d is None else origin[d] for d in prefix.dims), 1)
+    if prefix.even:
+        lo.memo = {}
+        holds = lo.text(lo.value(op.result, where), 1)
+        return em.op(f"select i1 {holds}, i64 {size or MOST}, i64 0")
     low, high = (op.lhs, op.rhs) if op.predicate in ("lt", "le") else (op.rhs, op.lhs)
     lo.memo = {}
     first, bound = (_wide(lo, v, where) for v in (low, high))
