@@ -26,7 +26,7 @@ HEAD = "import tessera\nimport tessera.language as tl\n\n\n@tessera.jit\n"
 @pytest.fixture(autouse=True, params=["interpreter", "cpu"])
 def target(request: pytest.FixtureRequest):
     driver.set_active(request.param)
-    yield
+    yield request.param
     driver.reset_active()
 
 
@@ -338,3 +338,19 @@ def test_a_declaration_ends_with_its_array() -> None:
 def test_only_memory_of_the_host_is_declared() -> None:
     with pytest.raises(errors.LaunchError, match="not known, or not on the host"):
         uninitialised(3)
+
+
+@tessera.jit
+def doubled(x, out, n, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    tl.store(out + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+
+
+def test_vectors_of_shadows_are_accessed_as_vectors(target: str) -> None:
+    """Where an element's entry is in the shadow is known as well as where the element is."""
+    x = np.ones(1000, np.float32)
+    compiled = doubled[(2,)](x, x, 1000, N=512, debug="check")
+    assert (x == 2).all()
+    if target == "cpu":
+        assert "masked.gather" not in compiled.asm["llir"]
+        assert "masked.scatter" not in compiled.asm["llir"]

@@ -165,8 +165,33 @@ def _shl(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
     return _mul(lo, op, a, constant(a.type, wrap(1 << b.const, a.type)))
 
 
+def _shr(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
+    """Shift the first lane: what the others have more, multiples of what is shifted out, is shifted by itself."""
+    shift = b.const
+    if not (a.affine and a.pattern is not None and is_index(a.type) and a.type.signed):
+        return None
+    if not isinstance(shift, int) or a.step or any(p % (1 << shift) for p in a.pattern):
+        return None
+    first = lo.lane0(a)
+    text = vector.lower(lo.lanes(1), op, [first, lo.text(b, 1)])
+    pattern = tuple(p >> shift for p in a.pattern)
+    return Val(a.type, a.lanes, "", True, text, (), pattern if any(pattern) else None)
+
+
+def _address(lo: Lowering, p: Val) -> Val | None:
+    """Return a pointer as an int64."""
+    if not p.affine or p.step:
+        return None
+    size = memory_size(p.type.element_ty)
+    first = cast(lo.lanes(1), lo.lane0(p), p.type, int64)
+    pattern = None if p.pattern is None else tuple(size * x for x in p.pattern)
+    return Val(int64, p.lanes if pattern else 1, "", True, first, (), pattern)
+
+
 def _cast(lo: Lowering, op: Op, a: Val) -> Val | None:
     target = elem_of(op.result.type)
+    if isinstance(a.type, pointer_type) and target is int64:
+        return _address(lo, a)
     if not (a.affine and is_index(a.type) and is_index(target)):
         return None
     if a.const is not None:
@@ -320,7 +345,8 @@ def memory_size(t: Any) -> int:
 
 
 _SPECIAL: dict[type[Op], Callable[..., Val | None]] = {
-    arith.AddOp: _add, arith.SubOp: _sub, arith.MulOp: _mul, arith.ShlOp: _shl, arith.CastOp: _cast,
+    arith.AddOp: _add, arith.SubOp: _sub, arith.MulOp: _mul, arith.ShlOp: _shl, arith.ShrOp: _shr,
+    arith.CastOp: _cast,
     arith.HintOp: _hint, arith.AddPtrOp: _addptr_plain, arith.DivOp: _divide, arith.RemOp: _divide, arith.AndOp: _and,
     arith.OrOp: _or, arith.SelectOp: _select, arith.BitcastOp: _bitcast,
 }  # fmt: skip

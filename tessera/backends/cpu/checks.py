@@ -95,23 +95,26 @@ def _check(lo: Lowering, op: memory.CheckOp) -> None:
 
 
 def _any(lo: Lowering, op: memory.CheckOp) -> str:
-    """Return an i1, whether any element fails the check."""
+    """Return an i1, whether any element fails the check. Lanes are collected as words, which vectors of any processor
+    combine as they are, and are looked at once."""
     em, v = lo.em, op.bad
     prepare(lo, [v], op)
-    cell = em.alloca("i1", align=8)
-    em.stmt(f"store i1 false, ptr {cell}")
+    plan = nest(lo, shape_of(v.type))
+    words = f"<{plan.lanes} x i32>"
+    cell = em.alloca("i32", plan.lanes, align=64)
+    em.stmt(f"store {words} zeroinitializer, ptr {cell}")
 
     def body(at: Point) -> None:
-        x = lo.value(v, at)
-        text = lo.text(x, x.lanes)
-        if x.lanes > 1:
-            bits = f"<{x.lanes} x i1> {text}"
-            text = em.call("i1", f"llvm.vector.reduce.or.v{x.lanes}i1", bits)
-        before = em.here(f"load i1, ptr {cell}")
-        em.stmt(f"store i1 {em.here(f'or i1 {text}, {before}')}, ptr {cell}")
+        text = lo.text(lo.value(v, at), plan.lanes)
+        bits = text if plan.lanes > 1 else em.op(f"insertelement <1 x i1> poison, i1 {text}, i32 0")
+        wide = em.op(f"sext <{plan.lanes} x i1> {bits} to {words}")
+        before = em.here(f"load {words}, ptr {cell}")
+        em.stmt(f"store {words} {em.here(f'or {words} {wide}, {before}')}, ptr {cell}")
 
-    run(lo, nest(lo, shape_of(v.type)), body, [v])
-    return em.here(f"load i1, ptr {cell}")
+    run(lo, plan, body, [v])
+    found = em.here(f"load {words}, ptr {cell}")
+    word = em.call("i32", f"llvm.vector.reduce.or.v{plan.lanes}i32", f"{words} {found}")
+    return em.here(f"icmp ne i32 {word}, 0")
 
 
 def _first(lo: Lowering, bad: Value) -> tuple[str, Point]:

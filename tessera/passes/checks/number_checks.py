@@ -50,8 +50,11 @@ def check_quotient(op: arith.DivOp | arith.RemOp) -> None:
 
 
 def check_wide(op: Any) -> None:
-    """Check 64-bit sums, differences and products."""
+    """Check 64-bit sums, differences and products, unless operands that were narrower leave room for all results."""
     if not _is_signed(op) or elem_of(op.result.type).bits != 64:
+        return
+    widths = [_width(v) for v in op.operands]
+    if (sum(widths) if isinstance(op, arith.MulOp) else max(widths) + 1) <= 64:
         return
     b = CheckBuilder.after_op(op)
     x, y, r = op.lhs, op.rhs, op.result
@@ -63,6 +66,18 @@ def check_wide(op: Any) -> None:
     other = r if isinstance(op, arith.AddOp) else x
     signs = b.emit(arith.AndOp(b.emit(arith.XorOp(x, r)), b.emit(arith.XorOp(y, other))))
     _overflow(b, op, b.compare("lt", signs, 0))
+
+
+def _width(v: Value) -> int:
+    """Return how many bits hold all values of a signed integer: fewer than its type has if it was cast from another."""
+    op = v.op
+    if isinstance(op, (tile.SplatOp, tile.BroadcastOp, tile.ExpandDimsOp)):
+        return _width(op.x)
+    if isinstance(op, arith.CastOp):
+        e = elem_of(op.x.type)
+        if isinstance(e, dtype) and e.is_int():
+            return min(e.bits + (not e.signed), elem_of(v.type).bits)
+    return elem_of(v.type).bits
 
 
 def check_finite(op: Op) -> None:

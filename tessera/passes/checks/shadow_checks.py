@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tessera.analysis.provenance import argument_of
-from tessera.dtypes import dtype, float32, int32, int64, pointer_type
+from tessera.dtypes import dtype, float32, int32, int64, pointer_type, uint32
 from tessera.errors import ProgramRace, UninitialisedRead
 from tessera.ir import Block, Module, Value, elem_of
 from tessera.ops import arith, control, memory, tile
@@ -149,17 +149,18 @@ class _Access:
             )
             self.report(UninitialisedRead.code, unset, message, changed)
             self.refuse(changed, None, "reads", "has stored")
-            unread = self.b.compare("eq", self.events(_READ, k), self.event(0))
-            self.record(_READ, k, unread)
+            read = self.events(_READ, k)
+            self.record(_READ, k, first=read)
 
     def store(self, value: Value) -> None:
         differs = self.differs(value)
         for k in self.units:
             self.refuse(self.events(_READ, k), differs, "stores", "has read")
             self.refuse(self.events(_WRITTEN, k), differs, "stores", "has stored")
-            known = self.b.compare("ne", self.events(_CHANGED, k), self.event(0))
-            self.record(_CHANGED, k, self.b.either(differs, known))
-            self.record(_WRITTEN, k, None)
+            changed = self.events(_CHANGED, k)
+            same = self.b.compare("eq", changed, self.event(0))
+            self.record(_CHANGED, k, self.b.negated(self.b.both(same, self.b.negated(differs))))
+            self.record(_WRITTEN, k)
 
     def constant(self, value: int) -> Value:
         return self.b.spread(self.b.constant(value, int64), self.op.ptr.type)
@@ -183,14 +184,21 @@ class _Access:
         """Return what the shadow has for the k-th unit of each element."""
         return self.b.emit(memory.LoadOp(self.place(row, k), self.op.mask, None))
 
-    def record(self, row: int, k: int, where: Value | None) -> None:
-        """Write this access's event for the k-th units where both a condition and the mask are true."""
-        b = self.b
-        given = [m for m in (where, self.op.mask) if m is not None]
-        mask = b.both(*given) if given else None
-        first = self.program[0]
-        event = b.emit(arith.AddOp(first, b.constant(self.of.sites[self.op], int32)))
-        b.insert(memory.StoreOp(self.place(row, k), self.spread(event), mask))
+    def record(
+        self, row: int, k: int, where: Value | None = None, first: Value | None = None
+    ) -> None:
+        """Write this access's event for the k-th units, 0 unless `where`; `first`: what is there already stays, unless
+        it is 0. The stores are of whole vectors: those that leave elements out take many times as long with AVX2."""
+        b, zero = self.b, self.event(0)
+        number = b.constant(self.of.sites[self.op], int32)
+        event = self.spread(b.emit(arith.AddOp(self.program[0], number)))
+        if where is not None:
+            event = b.emit(arith.SelectOp(where, event, zero))
+        if first is not None:  # the smaller one of those that are not 0: events grow
+            one = self.event(1)
+            known, new = (b.cast(b.emit(arith.SubOp(x, one)), uint32) for x in (first, event))
+            event = b.emit(arith.AddOp(b.cast(b.emit(arith.MinOp(known, new)), int32), one))
+        b.insert(memory.StoreOp(self.place(row, k), event, self.op.mask))
 
     def differs(self, new: Value) -> Value:
         """Return where a store changes what is in memory; a NaN stays a NaN."""
