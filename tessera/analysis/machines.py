@@ -5,6 +5,7 @@ Of the CPU at hand `explain/cpu_machine.py` measures the same."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -19,9 +20,13 @@ class Machine:
     clock: float
     memory: tuple[tuple[float, float], ...]
     flops: float
-    products: dict[str, float]
+    products: Mapping[str, float]
     launch: float
     ramp: float = 0.0  # seconds until all units are at work, and until the last is done
+    written: tuple[
+        tuple[float, float], ...
+    ] = ()  # as `memory`, of bytes that are written, where these differ
+    streamed: float = 0.0  # bytes a second that are written past caches
 
     @property
     def banks(self) -> float:
@@ -34,6 +39,10 @@ class Machine:
     def bandwidth(self, size: float = float("inf")) -> float:
         """Return the bytes a second of the smallest level that holds `size` bytes; of memory without a size."""
         return next((rate for fits, rate in self.memory if size <= fits), self.memory[-1][1])
+
+    def writing(self, size: float) -> float:
+        """Return the bytes a second that are written to the smallest level that holds `size` bytes."""
+        return next((rate for fits, rate in self.written if size <= fits), self.bandwidth(size))
 
 
 # What the SMs of all these GPUs have (CUDA C++ Programming Guide, "Compute Capabilities"; PTX ISA, "wgmma").

@@ -1,34 +1,46 @@
-"""Measures what the CPU at hand can do, once in a process: copies of arrays that fit each cache, products in registers'
-time by the clock, and the time of a launch that does nothing."""
+"""Measures what the CPU at hand can do, once in a process: copies of arrays that fit each cache, multiply-adds in
+registers, matrix products, and the time of a launch that does nothing."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from statistics import median
+from typing import Any
 
 import numpy as np
 
 from tessera.analysis.machines import Machine
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.effects import STREAM_BYTES
-from tessera.backends.cpu.pool import default_threads
 from tessera.backends.cpu.target import resolve
 from tessera.config import knobs
-from tessera.explain.predict import WRITE_ALLOCATE
-from tessera.explain.probes import copy_blocks, multiply_adds  # pyright: ignore[reportUnknownVariableType]
+from tessera.explain.probes import (
+    copy_blocks,  # pyright: ignore[reportUnknownVariableType]
+    multiply_adds,  # pyright: ignore[reportUnknownVariableType]
+    read_blocks,  # pyright: ignore[reportUnknownVariableType]
+    update_blocks,  # pyright: ignore[reportUnknownVariableType]
+)
+from tessera.explain.product_rates import ProductRates
+from tessera.explain.timing import SHIFT, ones, threads_used, typical
 from tessera.runtime.benchmark import device_name
 from tessera.runtime.driver import driver_named
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL = {2: 1 << 20, 3: 32 << 20}  # bytes of caches, where the system does not tell
 BLOCK = 4096
+PARTS = (
+    1 / 8,
+    1 / 4,
+    3 / 8,
+    1 / 2,
+    3 / 4,
+)  # of the third cache, of which other programs and machines use some
 LARGEST = 256 << 20  # bytes of the arrays that stand for memory
+ROUNDS, SECONDS = 5, 0.02  # of a measurement, at least
+LEAST = 0.1  # of a copy's time, that its writes take: they wait for the memory that reads use, whatever noise says
 CHAINS = 8  # of multiplications and additions: two units of four cycles have always something to do
 TRIPS = 250_000  # of the loop that measures the clock: about a millisecond
-SHARE = 0.95  # of the peak that products reach
 
 
 def cache_bytes() -> dict[int, int]:
@@ -42,33 +54,32 @@ def cache_bytes() -> dict[int, int]:
     return found
 
 
-def _typical(run: Callable[[], object], rounds: int) -> float:
-    """Return the median time of a few calls, since a kernel, too, runs while others use caches, memory and the other
-    half of a core; of one thread that of the processor, which does not count what others take of its time."""
-    run()
-    clock = time.process_time if threads_used() == 1 else time.perf_counter
-    times: list[float] = []
-    for _ in range(rounds):
-        start = clock()
-        run()
-        times.append(clock() - start)
-    return median(times)
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Bytes a second that are read; that are written, where a line is read before it is written; and that are written
+    past the caches."""
+
+    read: float
+    write: float
+    stream: float = 0.0
 
 
-def threads_used() -> int:
-    return knobs.runtime.num_threads or default_threads()
+def _rates(size: int) -> Rates:
+    """Return the rates of memory, or of the cache, that holds `size` bytes."""
+    n = size // 4
+    x = ones("fp32", n).view(np.float32)
+    out = ones("fp32", max(n // 2, n // BLOCK + 1), SHIFT).view(np.float32)
+    whole, half = (-(-n // BLOCK),), (-(-n // 2 // BLOCK),)
+    read = 4 * n / _time(read_blocks, whole, x, out, n)
+    update = 4 * n / _time(update_blocks, whole, x, n)
+    if 2 * n < STREAM_BYTES:
+        return Rates(read, update)
+    copied = _time(copy_blocks, half, x, out, n // 2)
+    return Rates(read, update, 2 * n / max(copied - 2 * n / read, copied * LEAST))
 
 
-def _copy_rate(size: int) -> float:
-    """Return the bytes a second that copies of `size` bytes move, lines that are read before they are written
-    included: large copies bypass the caches."""
-    n = size // 8
-    # Memory that was only asked for is one page of zeros, which the first cache holds.
-    x, out = np.ones(n, np.float32), np.ones(n, np.float32)
-    start = copy_blocks[(-(-n // BLOCK),)]  # pyright: ignore[reportUnknownVariableType]
-    times = max(3, min(40, (64 << 20) // size))
-    moved = 4 * n * (1 + (1 if 4 * n >= STREAM_BYTES else WRITE_ALLOCATE))
-    return moved / _typical(partial(start, x, out, n, BLOCK=BLOCK), times)
+def _time(kernel: Any, grid: tuple[int, ...], *args: object) -> float:
+    return typical(partial(kernel[grid], *args, BLOCK=BLOCK), ROUNDS, SECONDS)
 
 
 def _lanes() -> int:
@@ -92,27 +103,30 @@ def measured_anew() -> Machine:
 def _measured(threads: int) -> Machine:
     caches = cache_bytes()
     out = np.zeros(BLOCK * threads, np.float32)
-    launch = _typical(lambda: copy_blocks[(1,)](out, out, 1, BLOCK=BLOCK), 50)
+    launch = typical(lambda: copy_blocks[(1,)](out, out, 1, BLOCK=BLOCK), 50)
     flops = _flops(threads)
     l2, l3 = threads * caches[2], caches[3]
-    levels = (
-        (0.75 * l2, _copy_rate(l2 // 2)),
-        (0.75 * l3, _copy_rate(l3 // 2)),
-        (float("inf"), _copy_rate(max(3 * l3, LARGEST))),
-    )
-    products = {kind: times * SHARE * flops for kind, times in _products().items()}
+    sizes = [l2 // 2, *(int(part * l3) for part in PARTS), max(3 * l3, LARGEST)]
+    rates = [_rates(size) for size in sizes]
+    fits = [0.75 * l2, *sizes[1:-1], float("inf")]
+    memory = tuple((size, r.read) for size, r in zip(fits, rates, strict=True))
+    written = tuple((size, r.write) for size, r in zip(fits, rates, strict=True))
     clock = flops / (
         4 * _lanes() * threads
     )  # of one that multiplies and adds two vectors in a cycle
-    return Machine(device_name(), threads, clock, levels, flops, products, launch)
-
-
-def _products() -> dict[str, float]:
-    """Return how many times the operations of fp32 products those of other types are, by the CPU's instructions."""
-    _, facts = resolve(knobs.cpu.isa or "native")
-    bf16 = 16.0 if facts.tiles else 2.0 if facts.bf16_dot else 1.0
-    bytes_ = 32.0 if facts.tiles else 4.0 if facts.bytes_dot else 1.0
-    return {"fp32": 1.0, "fp64": 0.5, "bf16": bf16, "int8": bytes_, "uint8": bytes_}
+    products = ProductRates(threads)
+    return Machine(
+        device_name(),
+        threads,
+        clock,
+        memory,
+        flops,
+        products,
+        launch,
+        0.0,
+        written,
+        rates[-1].stream,
+    )
 
 
 def _flops(threads: int) -> float:
@@ -124,7 +138,7 @@ def multiply_add_seconds(trips: int, rounds: int) -> float:
     """Return the seconds that a multiply-add of one element takes in one core that does nothing else."""
     block = CHAINS * _lanes()
     out = np.zeros(block, np.float32)
-    return _typical(lambda: multiply_adds[(1,)](out, trips, BLOCK=block), rounds) / (trips * block)
+    return typical(lambda: multiply_adds[(1,)](out, trips, BLOCK=block), rounds) / (trips * block)
 
 
 def is_native(target: GPUTarget) -> bool:

@@ -18,15 +18,15 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler.compile import compile as compile_kernel
 from tessera.compiler.source import TextSource
 from tessera.config import knobs
-from tessera.dtypes import by_short_name, dtype
+from tessera.dtypes import dtype
 from tessera.explain.cpu_machine import multiply_add_seconds
+from tessera.explain.timing import SHIFT, ones
 from tessera.ir import Op, elem_of, print_op
 from tessera.runtime.driver import driver_named
 
 BLOCK = 1024  # elements of a tile: operands and results stay in the first cache of any CPU
 PROGRAMS = 512  # of a launch, which then takes far longer than to start it
 ROUNDS = 5  # of which the median counts
-PAGE, SHIFT = 4096, 640  # bytes of a page; by how much arrays begin apart in theirs
 TRIPS = 25_000  # of the loop of multiply-adds, which then takes about as long
 MEASURED = frozenset((
     "div", "rem", "sqrt", "sqrt_rn", "rsqrt", "exp", "exp2", "exp10", "expm1", "log", "log2", "log10", "log1p", "sin",
@@ -101,15 +101,6 @@ def probe(operands: list[str], result: str, computed: str) -> partial[None]:
 
 
 def _arrays(kinds: list[str]) -> list[np.ndarray]:
-    """Return tiles of ones as bytes. Each begins a little further in its pages than the one before: a load waits for
-    a store that is under way to an address with the same 12 last bits."""
-    found: list[np.ndarray] = []
-    for i, kind in enumerate(kinds):
-        elem = by_short_name(kind)
-        code = elem.exponent_bias << elem.fp_mantissa_width if elem.is_floating() else 1
-        tile = np.frombuffer(code.to_bytes(elem.storage_bytes, "little") * BLOCK, np.uint8)
-        room = np.zeros(2 * PAGE + tile.size, np.uint8)
-        first = -room.ctypes.data % PAGE + i * SHIFT
-        room[first : first + tile.size] = tile
-        found.append(room[first : first + tile.size])
-    return found
+    """Return tiles of ones. Each begins a little further in its pages than the one before: a load waits for a store
+    that is under way to an address with the same 12 last bits."""
+    return [ones(kind, BLOCK, i * SHIFT) for i, kind in enumerate(kinds)]

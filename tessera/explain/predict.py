@@ -9,9 +9,7 @@ from math import ceil
 from tessera.analysis.machines import Machine
 from tessera.explain.report import Occupancy, Roofline
 
-HIDDEN = 0.4  # of the shorter one of a CPU's memory and arithmetic, how much the other hides: by predicted.py, Zen 3
-
-WRITE_ALLOCATE = 2  # a line that is written to a CPU's caches is read first
+HIDDEN = 0.2  # of the shorter one of a CPU's memory and arithmetic, how much the other hides: by predicted.py, Zen 3
 
 
 @dataclass
@@ -48,12 +46,12 @@ def predict(t: Totals, machine: Machine, on_gpu: bool, occupancy: Occupancy | No
         main = max(times.values()) * _tail(occupancy)
     else:
         idle = max(1.0, machine.units / max(1, t.programs))
-        moved = reads + (1 if t.streamed else WRITE_ALLOCATE) * writes
         footprint = sum(
             min(max(t.loaded.get(k, 0.0), t.stored.get(k, 0.0)), t.sizes.get(k, 1 << 62))
             for k in {**t.loaded, **t.stored}
         )
-        times["memory"] = moved / machine.bandwidth(footprint)
+        writing = machine.streamed if t.streamed else machine.writing(footprint)
+        times["memory"] = reads / machine.bandwidth(footprint) + writes / writing
         times["caches"] = t.fetched / machine.memory[0][1]
         computed = (arithmetic + products) * idle
         fetched = max(times["memory"], times["caches"]) * idle
