@@ -3,7 +3,8 @@
 A store writes nothing there. A reduction reads the same value at each of these elements: what a load gives where it
 reads no memory, and what is computed from that. Once another of them changes no accumulator, no later one will, since
 it would combine the same operands. So a loop compares its accumulators with those before an iteration and stops when
-they are equal, whatever is combined: sums, maxima, products or a function of the user's.
+they are equal, whatever is combined: sums, maxima, products or a function of the user's. A scan ends so, too, when
+what it carries from vector to vector stays equal, and fills the rest of its results with its last ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tessera.backends.cpu.values import Coord, Point, Val, point
 from tessera.dtypes import dtype
 from tessera.ir import Effect, TileType, Value, shape_of
 from tessera.ir.applications import apply
-from tessera.ops import ReduceOp, arith, memory, tile
+from tessera.ops import CombineOp, arith, memory, tile
 
 _BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64}
 
@@ -55,13 +56,13 @@ def _add(lo: Lowering, mask: Value, dim: int, masks: dict[Value, Prefix]) -> boo
 
 
 class Settling:
-    """Whether a reduction has settled: the loop over its axis is beyond all `masks`, and accumulators stay as they
-    are."""
+    """Whether a reduction or scan has settled: the loop over its axis is beyond all `masks`, and accumulators stay as
+    they are."""
 
     def __init__(
         self,
         lo: Lowering,
-        op: ReduceOp,
+        op: CombineOp,
         coords: Sequence[Coord],
         masks: Iterable[Prefix],
         step: int,
@@ -108,7 +109,7 @@ class Settling:
         lo.memo = {}
 
 
-def settling(lo: Lowering, op: ReduceOp, coords: Sequence[Coord], step: int) -> Settling | None:
+def settling(lo: Lowering, op: CombineOp, coords: Sequence[Coord], step: int) -> Settling | None:
     """Return how the loop over a reduction's axis, `step` elements a trip, may end early; None if it must not.
     `coords`: where the other dimensions are."""
     masks: dict[Value, Prefix] = {}

@@ -4,10 +4,13 @@ from vector to vector; along another dimension the vectors cover the remaining o
 
 from __future__ import annotations
 
-from tessera.backends.cpu.fusion import finish_memo_buffers
+from collections.abc import Callable
+
+from tessera.backends.cpu.fusion import finish_memo_buffers, masks_of
 from tessera.backends.cpu.llvm_text import scalar_type
-from tessera.backends.cpu.loops import Nest, each, nest
+from tessera.backends.cpu.loops import UNROLL, Nest, each, nest, split_bound
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
+from tessera.backends.cpu.mask_ends import settling
 from tessera.backends.cpu.reduce import Group, Registers, combine, group_at, shuffled, start
 from tessera.backends.cpu.row_prefetch import prefetch, prefetched_rows
 from tessera.backends.cpu.values import Coord, Point, Val, point
@@ -85,11 +88,14 @@ def _scan_rows(
 
         rows = prefetched_rows(lo, op) if lanes > 1 else []
         vector(Coord(length - lanes if op.reverse else 0, (), None, length), True)
+
+        def step(i: str) -> None:
+            c = _counted(lo, op, i, lanes, length)
+            prefetch(lo, rows, c, lanes)
+            vector(c, False)
+
         if length > lanes:
-            with lo.em.loop(lanes, length, lanes) as i:
-                c = _counted(lo, op, i, lanes, length)
-                prefetch(lo, rows, c, lanes)
-                vector(c, False)
+            _along(lo, op, at, step, carry, out, lanes)
 
     if len(shape) == 1:
         row(Point((), 1))
@@ -97,6 +103,41 @@ def _scan_rows(
         rest = shape[:-1]
         each(lo, Nest(rest, tuple(range(len(rest))), (), 1), row)
     lo.memo = {}
+
+
+def _along(
+    lo: Lowering,
+    op: ScanOp,
+    at: Point,
+    step: Callable[[str], None],
+    carry: Registers,
+    out: list[Buffer],
+    lanes: int,
+) -> None:
+    """Emit the loop over a row's vectors behind the first. Where masks hold up to some index, those below it do not
+    test them, and once the carry stays as it is behind it, so do all vectors."""
+    em, shape = lo.em, shape_of(op.inputs[0].type)
+    length, coords = shape[-1], [*at.coords, Coord()]
+    plan = Nest(shape, tuple(range(len(shape) - 1)), (len(shape) - 1,), lanes)
+    masks = [] if op.reverse or length // lanes <= UNROLL else masks_of(lo, op.inputs, plan)
+    if not masks:
+        with em.loop(lanes, length, lanes) as i:
+            step(str(i))
+        return
+    full, proven = split_bound(lo, plan, coords, masks, lanes)
+    full = em.call("i64", "llvm.smax.i64", f"i64 {full}", f"i64 {lanes}")
+    saved, lo.assumed = lo.assumed, lo.assumed | proven
+    with em.counted(str(lanes), full, str(lanes), always=True, guarded=True) as i:
+        step(i)
+    lo.assumed = saved
+    end = settling(lo, op, coords, lanes)
+    with em.counted(full, str(length), str(lanes), always=True, guarded=True) as i:
+        before = carry.get()
+        step(i)
+        if end is not None:
+            end.check(i, before, carry.get())
+    if end is not None:
+        end.fill([*out, *(b for v, b in lo.memo_buffers.items() if v in lo.memo_filled)], lanes)
 
 
 def _scan_columns(
