@@ -382,7 +382,7 @@ CPU = (
         "backends/cpu/row_prefetch.py", "tests/unit/test_cpu_rows.py", unit="reduction",
     ),
     _row(
-        "whole-tiles", "cpu", "reduces the columns of a tile without the masks that hold for all of them",
+        "whole-tiles", "cpu", "reduces a tile without the masks that hold for all of its columns, or elements",
         "a branch asks whether they do", "backends/cpu/whole_tiles.py", "tests/unit/test_cpu_whole_tiles.py", unit="reduction",
     ),
     _row(

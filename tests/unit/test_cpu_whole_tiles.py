@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +40,18 @@ def largest_rows(x, where, sums, M, N, BM: tl.constexpr, BN: tl.constexpr):
 
 
 @tessera.jit
+def row_sums(x, out, M, N, BM: tl.constexpr, BN: tl.constexpr):
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    total = tl.zeros([BM], tl.float32)
+    for first in range(0, N, BN):
+        columns = first + tl.arange(0, BN)
+        inside = (rows < M)[:, None] & (columns < N)[None, :]
+        part = tl.load(x + rows[:, None] * N + columns[None, :], mask=inside, other=0.0)
+        total += tl.sum(part, axis=1)
+    tl.store(out + rows, total, mask=rows < M)
+
+
+@tessera.jit
 def planes(x, out, N, P: tl.constexpr, R: tl.constexpr, B: tl.constexpr):
     """Sums over the middle dimension of three, under a mask along the last."""
     p, r, at = tl.arange(0, P), tl.arange(0, R), tl.arange(0, B)
@@ -47,20 +60,24 @@ def planes(x, out, N, P: tl.constexpr, R: tl.constexpr, B: tl.constexpr):
     tl.store(out + p[:, None] * B + at[None, :], tl.sum(v, axis=1))
 
 
-def assembly() -> str:
+def assembly(kernel: Any) -> str:
     kinds = {"x": "*fp32", "out": "*fp32", "M": "i32", "N": "i32"}
     constants = {"BM": 32, "BN": 128}
-    source = ASTSource(column_sums, {**kinds, **dict.fromkeys(constants, "constexpr")}, constants)
+    source = ASTSource(kernel, {**kinds, **dict.fromkeys(constants, "constexpr")}, constants)
     return tessera.compile(source, target=GPUTarget("cpu", "avx2", 1)).asm["asm"]
 
 
-def test_whole_tiles_load_without_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows of a tile that is there as a whole are added from memory; without it, all loads are masked."""
-    with_it = assembly()
+@pytest.mark.parametrize(("kernel", "more"), [(column_sums, 16), (row_sums, 4)])
+def test_whole_tiles_load_without_masks(
+    kernel: Any, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors of a tile that is there as a whole are added from memory: four vectors of four unrolled groups of
+    columns, or of a loop along rows."""
+    with_it = assembly(kernel)
     monkeypatch.setattr(knobs.compilation, "disable", "whole-tiles")
-    without = assembly()
+    without = assembly(kernel)
     added = [len(re.findall(r"vaddps\t\d*\(.*\), %ymm", t)) for t in (with_it, without)]
-    assert added[0] == added[1] + 16  # four vectors of four unrolled groups
+    assert added[0] >= added[1] + more
 
 
 @pytest.mark.parametrize("columns", [1, 64, 127, 128, 200, 256])
@@ -69,6 +86,14 @@ def test_sums_of_columns(rows: int, columns: int) -> None:
     x, out = floats(rows, columns), np.zeros(columns, np.float32)
     grid = (tessera.cdiv(columns, 128),)
     agree(column_sums, grid, x, out, rows, columns, BM=32, BN=128, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("columns", [1, 128, 200, 256])
+@pytest.mark.parametrize("rows", [1, 32, 40])
+def test_sums_of_rows(rows: int, columns: int) -> None:
+    x, out = floats(rows, columns), np.zeros(rows, np.float32)
+    grid = (tessera.cdiv(rows, 32),)
+    agree(row_sums, grid, x, out, rows, columns, BM=32, BN=128, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("width", [32, 64, 1024])

@@ -24,7 +24,7 @@ from tessera.backends.cpu.mask_ends import settling
 from tessera.backends.cpu.row_prefetch import Row, prefetch, prefetched_rows
 from tessera.backends.cpu.transpose import fold_vectors, gathers
 from tessera.backends.cpu.values import Coord, Point, Val, point
-from tessera.backends.cpu.whole_tiles import each_column
+from tessera.backends.cpu.whole_tiles import each_column, whole_or_not
 from tessera.dtypes import dtype
 from tessera.ir import Block, Effect, Op, elem_of, shape_of
 from tessera.ops import CombineOp, ConstOp, DivOp, IfOp, ReduceOp, RemOp
@@ -210,14 +210,18 @@ def _horizontal(
             assert buffer is not None
             lo.to_buffer(buffer, Point((*outer, wide), lanes), x)
 
+    def rows() -> None:
+        if lanes == lo.facts.lanes and shape[-2] % lanes == 0:
+            blocks = (*shape[:-2], shape[-2] // lanes)
+            each(lo, Nest(blocks, tuple(range(len(blocks))), (), 1), several, unroll=False)
+        else:
+            rest = shape[:-1]
+            each(lo, Nest(rest, tuple(range(len(rest))), (), 1), single)
+
     if len(shape) == 1:
         single(Point((), 1))
-    elif lanes == lo.facts.lanes and shape[-2] % lanes == 0:
-        blocks = (*shape[:-2], shape[-2] // lanes)
-        each(lo, Nest(blocks, tuple(range(len(blocks))), (), 1), several, unroll=False)
     else:
-        rest = shape[:-1]
-        each(lo, Nest(rest, tuple(range(len(rest))), (), 1), single)
+        whole_or_not(lo, op, rows)
     lo.memo = {}
 
 
@@ -282,7 +286,7 @@ def _accumulate(
     masks = [
         p
         for p in masks_of(lo, op.inputs, plan)
-        if all(coords[d].pattern is None for d in p.others(axis))
+        if p.mask not in lo.assumed and all(coords[d].pattern is None for d in p.others(axis))
     ]
     rows = prefetched_rows(lo, op)
     prefetch(lo, rows, Coord(), step)
