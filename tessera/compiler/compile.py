@@ -65,13 +65,19 @@ class Store(Protocol):
     def put(self, key: str, parts: dict[str, Any]) -> Any: ...
 
 
+def _meant(target: object) -> str:
+    """Return what to write in place of a string like `sm_90` or `cpu`."""
+    text = str(target)
+    digits = "".join(c for c in text if c.isdigit()) or "90"
+    write = 'GPUTarget("cpu", "native", 1)' if "cpu" in text else f'GPUTarget("cuda", {digits}, 32)'
+    return f"write {write}, from tessera.backends.compiler"
+
+
 @undivided()
 def make_backend(target: GPUTarget) -> Backend:
     """Return the back end for a target. Raises LaunchError if there is none."""
     if not isinstance(cast("object", target), GPUTarget):
-        raise InvalidOption(
-            f"a target must be a GPUTarget, got {target!r}", help='write GPUTarget("cuda", 90, 32)'
-        )
+        raise InvalidOption(f"a target must be a GPUTarget, got {target!r}", help=_meant(target))
     for name, cls in BACKENDS.items():
         if isinstance(cls, str):
             if target.backend != name:
@@ -142,7 +148,15 @@ def compile(
                 f"what is compiled must be an ASTSource or the path of an IR file, got {src!r}",
                 help="write ASTSource(kernel, signature, constexprs)",
             )
-        src = IRSource(os.fspath(cast("str", src)))
+        path = os.fspath(cast("str", src))
+        if not os.path.exists(path):
+            error = FileNotFoundError(f"there is no file {path!r} with IR")
+            error.add_note(
+                "  = help: TESSERA_KERNEL_DUMP=1 writes such files; a kernel function is compiled by "
+                "ASTSource(kernel, signature, constexprs)"
+            )
+            raise error
+        src = IRSource(path)
     backend = make_backend(target)
     parsed = backend.parse_options(options or {})
     key = get_cache_key(src, backend, parsed, toolchain)

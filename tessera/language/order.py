@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tessera.language import arithmetic, combine, creation, hints, target_info
+from tessera.language import arithmetic, combine, creation, hints, target_info, values
 from tessera.language.callable import library
 from tessera.language.reductions import _xor, log2_of, max, min, normal_dim, total
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr
+
+LAST: constexpr = values.constexpr(
+    "only minor dimension is currently supported: exchange the two of a matrix by tl.trans(x), and back"
+)
 
 
 @library
@@ -147,7 +151,7 @@ def sort(x: tensor, dim: constexpr = None, descending: constexpr = False) -> ten
     """
     hints.static_assert(len(x.shape) > 0, "sort() takes a tile, not a scalar")
     axis: constexpr = normal_dim(dim, len(x.shape))
-    hints.static_assert(axis == len(x.shape) - 1, "only minor dimension is currently supported")
+    hints.static_assert(axis == len(x.shape) - 1, LAST)
     stages: constexpr = log2_of(x.shape[axis])
     # A step is a loop over memory on CPUs; GPUs exchange by shuffles, which have to know the bit.
     if target_info.current_target().backend == "cpu" and stages > 10:
@@ -172,7 +176,7 @@ def bitonic_merge(x: tensor, dim: constexpr = None, descending: constexpr = Fals
         int32[8]: 0, 1, 2, 3, 4, 5, 6, 7
     """
     axis: constexpr = normal_dim(dim, len(x.shape))
-    hints.static_assert(axis == len(x.shape) - 1, "only minor dimension is currently supported")
+    hints.static_assert(axis == len(x.shape) - 1, LAST)
     return _merge(x, log2_of(x.shape[axis]), descending)
 
 
@@ -193,7 +197,7 @@ def topk(x: tensor, k: constexpr, dim: constexpr = None, descending: constexpr =
         int32[4]: 9, 6, 5, 4
     """
     axis: constexpr = normal_dim(dim, len(x.shape))
-    hints.static_assert(axis == len(x.shape) - 1, "only minor dimension is currently supported")
+    hints.static_assert(axis == len(x.shape) - 1, LAST)
     small: constexpr = log2_of(k)
     stages: constexpr = log2_of(x.shape[axis])
     hints.static_assert(k == 2**small, "k must be a power of two")

@@ -30,6 +30,7 @@ from tessera.frontend.semantics.type_promotion import (
 )
 from tessera.ir import TileType, Value, elem_of
 from tessera.ir.types import ElementType, Type
+from tessera.language.callable import JITCallable
 from tessera.language.values import constexpr, tensor, type_of
 from tessera.language.values import tuple as tl_tuple
 from tessera.ops import (
@@ -83,6 +84,8 @@ def _operand_for(x: object) -> str:
         return "a kernel sees arrays as its arguments only: pass it without `tl.constexpr`, and read it with `tl.load`"
     if isinstance(x, complex):
         return "compute with two tiles, one of the real and one of the imaginary parts"
+    if isinstance(x, JITCallable):
+        return f"pass an array there, or call the function: `{x.__name__}(...)`; operands are tensors and numbers"
     return "operands are tensors and numbers"
 
 

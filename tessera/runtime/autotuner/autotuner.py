@@ -79,7 +79,7 @@ class Autotuner(Wrapper):
         self.keys = list(key or ())
         self.reset_to_zero = list(reset_to_zero or ())
         self.restore_value = list(restore_value or ())
-        self._check_names()
+        self._check_names(key)
         self.user_defined_pre_hook = pre_hook is not None
         self.user_defined_post_hook = post_hook is not None
         self.pre_hook: Callable[..., object] = pre_hook or self._reset_and_save
@@ -107,13 +107,17 @@ class Autotuner(Wrapper):
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_nargs": {}, "_arguments": {}, "restore_copies": {}}
 
-    def _check_names(self) -> None:
-        """Raise InvalidTuning for unknown names of arrays; warn about unknown names of keys, which have no effect."""
+    def _check_names(self, key: object) -> None:
+        """Raise InvalidTuning for unknown names of arrays and for letters of a string; warn about other unknown names
+        of keys, which have no effect."""
         for option in ("reset_to_zero", "restore_value", "keys"):
             unknown = [n for n in getattr(self, option) if n not in self.arg_names]
             if not unknown:
                 continue
             text = f"autotuning {self.__name__}: {', '.join(unknown)} in {option.rstrip('s')} is no parameter"
+            if option == "keys" and isinstance(key, str):
+                text = f"autotuning {self.__name__}: key is a string, {key!r}, not a list of names"
+                raise InvalidTuning(text, help=f"write key=[{key!r}]")
             if option != "keys":
                 raise InvalidTuning(text, help=f"the parameters are {', '.join(self.arg_names)}")
             text += f"; the parameters are {', '.join(self.arg_names)}"
