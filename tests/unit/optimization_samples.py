@@ -237,6 +237,13 @@ def padded(x, out):
 
 
 @tessera.jit
+def masked_columns(x, out, n, R: tl.constexpr, B: tl.constexpr):
+    """Sums of columns under a mask that holds for the whole tile."""
+    r, c = tl.arange(0, R)[:, None], tl.arange(0, B)
+    tl.store(out + c, tl.sum(tl.load(x + r * n + c[None, :], (c < n)[None, :], 0.0), axis=0))
+
+
+@tessera.jit
 def increased(x, n, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
     tl.store(x + at, tl.load(x + at, at < n) + 1, at < n)
@@ -437,6 +444,10 @@ SAMPLES = [
         "turned", ("cpu",), turned, lambda: small((64, 64), (64, 64), dtype=np.float32), list, (1,), {"B": 64}
     ),
     Sample("padded", ("cpu",), padded, lambda: small((32, 40), (32, 32), dtype=np.float32), list, (1,)),
+    Sample(
+        "masked columns", ("cpu",), masked_columns, lambda: small((32, 64), (64,), dtype=np.float32),
+        lambda x: [*x, 64], (1,), {"R": 32, "B": 64},
+    ),
     Sample(
         "pixels", ("simt",), pixels, lambda: small((16, 64), (64, 16), dtype=np.float32), lambda x: [*x, 7, 8, 64], (1,)
     ),

@@ -414,3 +414,26 @@ def test_rows_behind_the_last_one_are_masked(n):
     native(weighted, (8,), a, x, out, 5, n, B=1024)
     np.testing.assert_allclose(out[:5], (a * x[:n]).sum(1), rtol=1e-4, atol=1e-4)
     assert (out[5:] == 0).all()
+
+
+@tessera.jit
+def chosen_rows(x, out, n, first, row, R: tl.constexpr, B: tl.constexpr, SAME: tl.constexpr):
+    r, c = tl.arange(0, R)[:, None], tl.arange(0, B)[None, :]
+    inside = (r + first == row) if SAME else (r + first != row)
+    v = tl.load(x + r * n + c, inside & (first != 7) & (c < n), 0.0)
+    tl.store(out + tl.arange(0, B), tl.sum(v, axis=0))
+    tl.store(out + B + tl.arange(0, R), tl.sum(v, axis=1))
+
+
+@pytest.mark.parametrize("n", [64, 40])
+@pytest.mark.parametrize("first", [0, 1000, 7])
+def test_masks_of_rows_may_compare_in_any_way(first, n):
+    """Not only with what grows: rows that are equal to one, or are not, and a condition of the whole tile."""
+    x = floats(32, n)
+    for row, same in ((3, True), (3, False), (1003, True)):
+        out = np.zeros(96, np.float32)
+        native(chosen_rows, (1,), x, out, n, first, row, R=32, B=64, SAME=same)
+        at = np.arange(32) + first
+        kept = x * ((at == row) if same else (at != row))[:, None] * (first != 7)
+        np.testing.assert_allclose(out[:n], kept.sum(0), atol=1e-4)
+        np.testing.assert_allclose(out[64:], kept.sum(1), atol=1e-4)

@@ -304,12 +304,11 @@ def _is_int(v: Value) -> bool:
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """A mask in the shape of the nest, and the comparison that it comes from. `dims` maps each dimension of the
-    comparison to that of the nest (or None). `even`: it is the same at all indices along the vector."""
+    comparison to that of the nest (or None). Along a dimension that `dims` lacks it is the same at all indices."""
 
     mask: Value
     compare: arith.CmpOp
     dims: tuple[int | None, ...]
-    even: bool = False
 
     def others(self, dim: int) -> list[int]:
         """Return the dimensions of the nest besides `dim` on which the comparison depends."""
@@ -334,7 +333,7 @@ def prefix_masks(lo: Lowering, mask: Value, dim: int, even: bool = False) -> lis
     if v in lo.buffers or not isinstance(op, arith.CmpOp) or not _is_int(op.lhs):
         return []
     if dim not in dims:
-        return [Prefix(mask, op, tuple(dims), even=True)] if even else []
+        return [Prefix(mask, op, tuple(dims))] if even else []
     t = elem_of(op.lhs.type)
     if t.bits == 64 and not t.signed:
         return []  # bounds are computed with signed numbers of 64 bits
@@ -396,7 +395,7 @@ def _end(lo: Lowering, coords: Sequence[Coord], prefix: Prefix, dim: int, size: 
     origin = [*coords]
     origin[dim] = Coord()
     where = Point(tuple(Coord() if d is None else origin[d] for d in prefix.dims), 1)
-    if prefix.even:
+    if dim not in prefix.dims:
         lo.memo = {}
         holds = lo.text(lo.value(op.result, where), 1)
         return em.op(f"select i1 {holds}, i64 {size or MOST}, i64 0")
