@@ -32,10 +32,10 @@ import sources
 import common
 import tessera
 import tessera.language as tl
+from tessera.analysis.reports import Report
 from tessera.compiler.kernel import LazyDict
 from tessera.config import knobs
 from tessera.explain import explain_compiled
-from tessera.explain.report import Report
 from tessera.testing import print_table
 from tessera.tools.tensor_descriptor import TensorDescriptor
 

@@ -8,7 +8,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from tessera.backends.compiler import Backend, GPUTarget
 from tessera.compiler.source import ALIASES
@@ -16,6 +16,9 @@ from tessera.config import knobs
 from tessera.config.forking import undivided
 from tessera.errors import LaunchError, OutOfResources, suggestion
 from tessera.ir import parse_module
+
+if TYPE_CHECKING:
+    from tessera.analysis.reports import Report
 
 # Set by the runtime: kernel → its driver. A compiler without a runtime cannot launch.
 DRIVER_FOR: list[Callable[[GPUTarget], Any]] = []
@@ -249,7 +252,7 @@ class CompiledKernel:
         """Return those of all arguments that the binary takes."""
         return self._picker()(args)
 
-    def explain(self, *args: object, grid: Sequence[int] = (1,)) -> Any:
+    def explain(self, *args: object, grid: Sequence[int] = (1,)) -> Report:
         """Return what `JITFunction.explain` returns, for this kernel and all its arguments. Without arguments arrays
         have an unknown size, and integers are 1024."""
         explain = importlib.import_module("tessera.explain")  # rarely needed

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tessera.analysis.reports import Report
 from tessera.compiler.kernel import CompiledKernel
 from tessera.explain.build import Builder, compile_again
-from tessera.explain.report import Report
 from tessera.explain.targets import compiled_for, variant_that_runs
 from tessera.runtime.arguments.tensors import MockTensor, element_type
 from tessera.runtime.benchmark import do_bench

@@ -14,6 +14,14 @@ from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.loop_times import LoopChoice, product_type
 from tessera.analysis.machines import Machine, gpu
 from tessera.analysis.provenance import argument_of
+from tessera.analysis.reports import (
+    AccessReport,
+    BufferReport,
+    LineReport,
+    Occupancy,
+    Remark,
+    Report,
+)
 from tessera.backends.compiler import Options
 from tessera.backends.cpu.effects import STREAM_BYTES
 from tessera.backends.nvidia.target import facts_for
@@ -36,14 +44,6 @@ from tessera.explain.remarks import (
     of_plans,
     of_spills,
     passes_said,
-)
-from tessera.explain.report import (
-    AccessReport,
-    BufferReport,
-    LineReport,
-    Occupancy,
-    Remark,
-    Report,
 )
 from tessera.explain.schedule import live_registers, occupancy_of, place, schedule_of
 from tessera.explain.shared import banks_of, buffers

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from tessera.explain.product_rates import ProductRates
 from tessera.explain.timing import SHIFT, ones, threads_used, typical
 from tessera.runtime.benchmark import device_name
 from tessera.runtime.driver import driver_named
+from tessera.runtime.launching.interface import KernelInterface
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL = {2: 1 << 20, 3: 32 << 20}  # bytes of caches, where the system does not tell
@@ -70,15 +70,15 @@ def _rates(size: int) -> Rates:
     x = ones("fp32", n).view(np.float32)
     out = ones("fp32", max(n // 2, n // BLOCK + 1), SHIFT).view(np.float32)
     whole, half = (-(-n // BLOCK),), (-(-n // 2 // BLOCK),)
-    read = 4 * n / _time(read_blocks, whole, x, out, n)
-    update = 4 * n / _time(update_blocks, whole, x, n)
+    read = 4 * n / _time(read_blocks, whole, x, out, n)  # pyright: ignore[reportUnknownArgumentType]
+    update = 4 * n / _time(update_blocks, whole, x, n)  # pyright: ignore[reportUnknownArgumentType]
     if 2 * n < STREAM_BYTES:
         return Rates(read, update)
-    copied = _time(copy_blocks, half, x, out, n // 2)
+    copied = _time(copy_blocks, half, x, out, n // 2)  # pyright: ignore[reportUnknownArgumentType]
     return Rates(read, update, 2 * n / max(copied - 2 * n / read, copied * LEAST))
 
 
-def _time(kernel: Any, grid: tuple[int, ...], *args: object) -> float:
+def _time(kernel: KernelInterface, grid: tuple[int, ...], *args: object) -> float:
     return typical(partial(kernel[grid], *args, BLOCK=BLOCK), ROUNDS, SECONDS)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from tessera.explain.report import BufferReport, LayoutReport, LoopReport, Report
+from tessera.analysis.reports import BufferReport, LayoutReport, LoopReport, Report
 
 WIDTH, HEIGHT, LEFT = 900, 260, 90  # pixels
 COLOURS = ("#7aa6d8", "#e0a458", "#8fc08a", "#c58fc0", "#d98880", "#76c7c0", "#b8b04f", "#9fa8da")

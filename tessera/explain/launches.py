@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tessera.analysis.reports import Report
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler.kernel import CompiledKernel, LazyDict
 from tessera.config import knobs
 from tessera.explain import explain_compiled, measure
-from tessera.explain.report import Report
 from tessera.explain.targets import compiled_for
 from tessera.runtime.arguments.tensors import MockTensor
 from tessera.runtime.driver import driver_named

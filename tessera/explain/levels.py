@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from posixpath import basename
 
+from tessera.analysis.reports import LineReport
 from tessera.backends.nvidia.ptxas import disassemble
 from tessera.compiler.kernel import CompiledKernel
 from tessera.errors import TesseraError
@@ -17,7 +18,6 @@ from tessera.explain.machine_code import (
     ptx_by_line,
     ptx_lines,
 )
-from tessera.explain.report import LineReport
 from tessera.ir import Op
 
 SASS_PLACE = re.compile(r'//## File "([^"]+)", line (\d+)')

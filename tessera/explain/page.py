@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
+from tessera.analysis.reports import LineReport, Remark, Report
 from tessera.explain import drawings
-from tessera.explain.report import LineReport, Remark, Report
 from tessera.explain.text import amount, duration
 
 MOST_LINES = 6000  # of a level's text

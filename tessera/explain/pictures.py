@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from tessera import ops
-from tessera.explain.report import LayoutReport
+from tessera.analysis.reports import LayoutReport
 from tessera.explain.schedule import place
 from tessera.ir import Module, SharedType, TileType, Value
 from tessera.layout import LinearLayout

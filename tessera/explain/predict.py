@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from tessera.analysis.machines import Machine
-from tessera.explain.report import Occupancy, Roofline
+from tessera.analysis.reports import Occupancy, Roofline
 
 HIDDEN = 0.2  # of the shorter one of a CPU's memory and arithmetic, how much the other hides: by predicted.py, Zen 3
 

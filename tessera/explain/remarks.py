@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from tessera.explain.report import AccessReport, LineReport, LoopReport, Occupancy, Remark
+from tessera.analysis.reports import AccessReport, LineReport, LoopReport, Occupancy, Remark
 
 # A part of a pass's remark → what the author can do.
 REMEDIES: tuple[tuple[str, str], ...] = (

@@ -9,9 +9,9 @@ from typing import Any
 from tessera import ops
 from tessera.analysis.loop_times import LoopChoice, account
 from tessera.analysis.machines import REGISTER_GRAIN, Machine
+from tessera.analysis.reports import LoopReport, Occupancy, PlanReport, RoleReport, Schedule
 from tessera.backends.gpu.local import can_wait
 from tessera.explain.counting import Work
-from tessera.explain.report import LoopReport, Occupancy, PlanReport, RoleReport, Schedule
 from tessera.ir import Module, Op, SharedType, TileType, Value
 from tessera.passes.gpu_facts import GpuFacts
 

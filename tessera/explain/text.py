@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from posixpath import basename
 
-from tessera.explain.report import LineReport, PlanReport, Report, Roofline
+from tessera.analysis.reports import LineReport, PlanReport, Report, Roofline
 
 BAR = 8  # characters of the bar that shows a line's share of the time
 SOURCE = 60  # characters of a line that are shown

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tessera.analysis.reports import Report
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler.kernel import CompiledKernel, LazyDict
 from tessera.config import knobs
 from tessera.errors import TesseraError
 from tessera.explain import explain_compiled
 from tessera.explain.page import page
-from tessera.explain.report import Report
 from tessera.explain.targets import compiled_for
 from tessera.tools.programs import add_program, output_file, program_of, status_of
 

@@ -46,3 +46,6 @@ add[(1.5,)](x, out, 8, BLOCK=8)  # refused
 add[lambda: (1,)](x, out, 8, BLOCK=8)  # refused
 add[lambda meta: "1"](x, out, 8, BLOCK=8)  # refused
 add.warmup(x, out, 8, BLOCK=8, grid=(1,)).asmm  # refused
+add.explain(x, out, 8, BLOCK=8, grid=(1,)).rooflin  # refused
+add.explain(x, out, 8, BLOCK=8, grid=(1,)).roofline.measurd  # refused
+add.trace[(1,)](x, out, 8, BLOCK=8).roless  # refused

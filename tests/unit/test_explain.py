@@ -13,11 +13,11 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.__main__ import main
+from tessera.analysis.reports import Report
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.nvidia import ptxas
 from tessera.config import knobs
 from tessera.errors import TesseraError, ToolNotFound
-from tessera.explain.report import Report
 from tessera.runtime.driver import driver
 from tessera.tools.tensor_descriptor import TensorDescriptor
 

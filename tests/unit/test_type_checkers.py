@@ -63,7 +63,7 @@ def test_good_and_bad_programs(checker):
     found = checker(good, bad)
     assert found["good.py"] == set()
     assert found["bad.py"] == marked(bad)
-    assert len(marked(bad)) == 31
+    assert len(marked(bad)) == 34
 
 
 def test_checkers_know_the_methods_that_the_front_end_knows():

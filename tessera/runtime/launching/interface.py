@@ -7,14 +7,17 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tessera.compiler.tracebacks import trim_traceback
 from tessera.errors import HostOnly, NotAFunction
 from tessera.language.by_name import ByName
 from tessera.runtime.arguments.tensors import MockTensor
 from tessera.runtime.launching.mistakes import with_note
-from tessera.runtime.launching.typed import Grid
+from tessera.runtime.launching.typed import Grid, Traces
+
+if TYPE_CHECKING:
+    from tessera.analysis.reports import Report
 
 # Left out of pickles: pickle looks functions up by name, and this one finds the kernel in place of its function.
 UNPICKLED = (
@@ -46,7 +49,7 @@ class KernelInterface(ByName):
     @with_note("give the grid of the launch by its name, as `kernel.explain(..., grid=(8,))`")
     def explain(
         self, *args: object, grid: Grid, target: object = None, measure: bool = False, **kwargs: object
-    ) -> Any:  # fmt: skip
+    ) -> Report:  # fmt: skip
         """Return a report of a launch with these arguments: for each source line bytes, operations, machine code,
         coalescing, conflicts and registers; occupancy, schedule, predicted time, and what was not optimised and why.
 
@@ -64,7 +67,7 @@ class KernelInterface(ByName):
         return launches.explain_launch(self, args, kwargs, grid, target, measure)
 
     @property
-    def trace(self) -> Any:
+    def trace(self) -> Traces:
         """`trace[grid](*args, **options)`: launch a build of the kernel that records clocks where its warps go from one
         stage to another, and return the timeline of each role: a `Trace` (docs/profiling.md).
 

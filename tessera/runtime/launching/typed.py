@@ -6,8 +6,9 @@ kernel's parameters, and one with an option only for the types of the options.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, ParamSpec, Protocol, SupportsIndex, TypeAlias, overload
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, Protocol, Self, SupportsIndex, TypeAlias, overload
 
 P = ParamSpec("P")
 Extents: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
@@ -39,3 +40,28 @@ class Launch(Protocol, Generic[P]):
     @overload
     def __call__(self, *args: object, index_bits: int, **kwargs: object) -> Result: ...
     def __call__(self, *args: object, **kwargs: object) -> Result: ...
+
+
+class Timeline(Protocol):
+    """What `kernel.trace[grid](...)` returns: a `tessera.profiler.tracing.Trace`."""
+
+    name: str
+    target: str
+    unit: str
+    ctas: int
+    launched: int
+    lost: int
+    records: int
+
+    @property
+    def roles(self) -> tuple[str, ...]: ...
+    def spans(self, ctas: Sequence[int] | None = None) -> Iterator[Any]: ...
+    def rows(self) -> list[Any]: ...
+    def save(self, path: str | Path, ctas: Sequence[int] | None = None) -> Path: ...
+
+
+class Traces(Protocol):
+    """`kernel.trace`: a launch by a grid, or limits of what is kept."""
+
+    def __call__(self, records: int | None = None, ctas: int | None = None) -> Self: ...
+    def __getitem__(self, grid: Grid) -> Callable[..., Timeline]: ...
