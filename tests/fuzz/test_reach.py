@@ -14,7 +14,7 @@ SEEDS = range(1, 151)
 LEAST = {
     "wgmma": 30, "warp-specialize": 30, "software-pipeline": 10, "register-prefetch": 15, "operand-order": 10,
     "mma-chains": 8, "mma-across-iterations": 5, "mma-early-start": 4, "byte-casts": 2, "scattered-columns": 1,
-    "repeated-loads": 2, "sink-past-loops": 75,
+    "repeated-loads": 2, "sink-past-loops": 75, "whole-sectors": 15,
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ conversion."""
 from __future__ import annotations
 
 from tessera import ops
+from tessera.analysis.axis import AxisAnalysis
 from tessera.errors import InternalError
 from tessera.ir import Block, Builder, Module, Op, TileType, Value, pass_, shape_of
 from tessera.ir.applications import apply
@@ -24,6 +25,7 @@ from tessera.layout import Identity, LinearLayout, RegisterPermute, plan_convers
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout import rules
 from tessera.passes.gpu_layout.anchors import Anchors, Group, bytes_of, combine_input
+from tessera.passes.gpu_layout.coalesce import access_width
 from tessera.passes.gpu_layout.rules import is_pointwise, operand_layout, producible
 
 # A tile of at most this size is stored in the layout it has rather than converted first (tools/fit).
@@ -47,16 +49,16 @@ def assign_layouts(module: Module, facts: GpuFacts) -> None:
     """
     for func in module.body:
         assert isinstance(func, ops.FuncOp)
-        Assignment(func, module.attrs["num_warps"], facts.warp_size).run()
+        Assignment(func, module.attrs["num_warps"], facts).run()
 
 
 class Assignment:
     """Rewrites one function."""
 
-    def __init__(self, func: ops.FuncOp, num_warps: int, lanes: int):
-        self.func = func
+    def __init__(self, func: ops.FuncOp, num_warps: int, facts: GpuFacts):
+        self.func, self.facts = func, facts
         _forget_undecided(func)
-        self.anchors = Anchors(num_warps, lanes).analyse(func)
+        self.anchors = Anchors(num_warps, facts.warp_size).analyse(func)
         self.memo: dict[tuple[Value, LinearLayout], Value] = {}
         self.origin: dict[Value, Value] = {}  # of copies and conversions: the source
         self.costs: dict[tuple[Value, LinearLayout], float] = {}
@@ -320,12 +322,16 @@ class Assignment:
         ):  # the TMA unit takes tiles from shared memory anyway
             layout = op.value.type.layout or noted or self.anchors.default(op.value.type)
         else:
-            layout = self._store_layout(op.operands[1], noted)
+            assert isinstance(op, ops.PointerAccess)
+            layout = self._store_layout(op, op.operands[1], noted)
         if layout is not None:
             self._operands(op, layout)
 
-    def _store_layout(self, value: Value, coalesced: LinearLayout | None) -> LinearLayout | None:
-        """Return the coalesced layout, or that of a small value whose own stores fill whole sectors already."""
+    def _store_layout(
+        self, op: ops.PointerAccess, value: Value, coalesced: LinearLayout | None
+    ) -> LinearLayout | None:
+        """Return the coalesced layout, or that of a small value whose own stores fill whole sectors already, each
+        instruction by itself (`whole-sectors`): parts of a sector are as many requests to L2."""
         if not isinstance(value.type, TileType):
             return None
         wanted = coalesced or self.anchors.default(value.type)
@@ -333,8 +339,20 @@ class Assignment:
         small = bytes_of(value) <= DIRECT_STORE_BYTES
         if anchor is None or not small or self._convert_cost(value, wanted) == 0:
             return wanted
-        run = neighbours(anchor, fastest_step(wanted)) * value.type.elem.storage_bytes
-        return anchor if run >= SECTOR_BYTES else wanted
+        step, size = fastest_step(wanted), value.type.elem.storage_bytes
+        if neighbours(anchor, step) * size < SECTOR_BYTES:
+            return wanted
+        parts = neighbours(anchor, step, self._vector(op, wanted)) * size < SECTOR_BYTES
+        return wanted if parts and apply("whole-sectors", op) else anchor
+
+    def _vector(self, op: ops.PointerAccess, coalesced: LinearLayout) -> int:
+        """Return how many elements one instruction of a thread may store side by side."""
+        bases = (*coalesced.bases("register"), *coalesced.bases("lane"))
+        fastest = next(b for b in bases if any(b))
+        if self.anchors.axis is None:
+            self.anchors.axis = AxisAnalysis(self.func)
+        dim = next(d for d, c in enumerate(fastest) if c)
+        return access_width(self.anchors.axis, op.ptr, op.mask, dim, self.facts.max_vector_bytes)
 
     def _feed_groups(self) -> None:
         """Bring the incoming values of settled groups into their layouts, which may settle other groups."""
@@ -350,11 +368,14 @@ def fastest_step(layout: LinearLayout) -> int:
     return next((c for c in (*layout.columns("register"), *layout.columns("lane")) if c), 1)
 
 
-def neighbours(layout: LinearLayout, step: int) -> int:
-    """Return how many elements at steps 1, 2, 4, ... of `step` one warp's registers and lanes hold."""
-    held = {*layout.columns("register"), *layout.columns("lane")}
+def neighbours(layout: LinearLayout, step: int, vector: int | None = None) -> int:
+    """Return how many elements at steps 1, 2, 4, ... of `step` one warp's registers and lanes hold. With `vector`:
+    those of one instruction, which moves at most so many elements of a thread."""
+    held, lanes = {*layout.columns("register")}, {*layout.columns("lane")}
     count = 1
-    while step * count in held:
+    while vector is not None and count < vector and step * count in held:
+        count *= 2
+    while step * count in (lanes if vector is not None else held | lanes):
         count *= 2
     return count
 
