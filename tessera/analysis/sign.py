@@ -7,7 +7,7 @@ non-negative if its initial value is, and if each next value is whenever the val
 Two assumptions are made, as wherever offsets are computed: sums and products of non-negative numbers do not wrap, and
 a divisor that is no constant is positive (with a negative number of columns, or of programs in a group, no launch
 makes sense). Loads, arguments and masks prove nothing, but `tl.assume(x >= 0)` does. A difference `x - y` is
-non-negative where a branch or a `while` has tested `x >= y`.
+non-negative where a branch or a `while` has tested `x >= y`, and `x - x / y * y` where x is: a remainder.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ def _of_result(op: Op) -> Rule:
     if isinstance(op, arith.SelectOp):
         return all, op.operands[1:]
     if isinstance(op, arith.SubOp):
+        if _is_remainder(op):
+            return all, [op.lhs]
         return YES if _ordered(op, op.lhs, op.rhs) else NO
     if isinstance(op, arith.CastOp):
         return _of_cast(op)
@@ -103,6 +105,18 @@ def _of_result(op: Op) -> Rule:
         by = divisor.op.value if isinstance(divisor.op, arith.ConstOp) else 1
         return (all, [op.lhs]) if by > 0 else NO
     return NO
+
+
+def _is_remainder(op: arith.SubOp) -> bool:
+    """Whether a difference is `x - x / y * y`, which has the sign of x."""
+    product = op.rhs.op
+    if not isinstance(product, arith.MulOp):
+        return False
+    for whole, by in (product.operands, reversed(product.operands)):
+        found = whole.op
+        if isinstance(found, arith.DivOp) and found.lhs is op.lhs and found.rhs is by:
+            return True
+    return False
 
 
 def _of_cast(op: arith.CastOp) -> Rule:

@@ -138,17 +138,19 @@ def test_runs_divided_by_every_number(start: int) -> None:
         run = e.b.emit(ArangeOp(start=start, end=start + N))
         by = e.b.emit(ConstOp(value=n, results=[TILE]))
         quotient, rest = e.b.emit(DivOp(run, by)), e.b.emit(RemOp(run, by))
+        left = e.b.emit(SubOp(run, e.b.emit(MulOp(quotient, by))))
         e.b.insert(ReturnOp())
         facts = AxisAnalysis(e.func)
         true = np.trunc(x / n).astype(np.int64)
         holds(facts.facts(quotient), true, 0, 1)
-        holds(facts.facts(rest), x - true * n, 0, 1)
+        for remainder in (rest, left):
+            holds(facts.facts(remainder), x - true * n, 0, 1)
         if start >= 0:  # as precise as can be for powers of two that divide the divisor
             shared = min(power_of_two_part(start), power_of_two_part(n), N)
-            assert facts.facts(rest).contiguity[0] >= shared
+            assert min(facts.facts(v).contiguity[0] for v in (rest, left)) >= shared
             assert facts.facts(quotient).constancy[0] >= shared
-        signs = (facts.signs.nonnegative(v) for v in (run, quotient, rest))
-        assert list(signs) == [start >= 0] * 3
+        signs = (facts.signs.nonnegative(v) for v in (run, quotient, rest, left))
+        assert list(signs) == [start >= 0] * 4
 
 
 SIGNS = """module {} {
