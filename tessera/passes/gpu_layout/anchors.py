@@ -12,7 +12,8 @@ Example:
     %y = sub %x, %b            anchor of %x
 
 Values that flow together in a loop or a branch (a *group*) share one anchor: that of the most important value that
-flows in. Accumulators come before loads, and loads before the rest. Importance only grows, so the iteration ends.
+flows in. Accumulators come before loads, and loads before the rest; of equals, what a loop yields comes first, which
+would be converted in each iteration. Importance only grows, so the iteration ends.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def groups_of(op: Op) -> list[Group]:
     found: list[Group] = []
     if isinstance(op, ops.ForOp):
         for i, r in enumerate(op.results):
-            found.append(Group([r, op.carried[i]], [(op, 3 + i), (op.body.terminator, i)]))
+            found.append(Group([r, op.carried[i]], [(op.body.terminator, i), (op, 3 + i)]))
     elif isinstance(op, ops.WhileOp):
         for i, r in enumerate(op.results):
             phis = [r, op.before.args[i], op.after.args[i]]
