@@ -11,7 +11,9 @@ from tessera.ops import ForOp, LocalLoadOp, Matmul
 
 
 def reg32_of(t: Any) -> int:
-    """Return the registers that a tile takes, without those that repeat an element."""
+    """Return the registers that a tile takes, without those that repeat an element, or a scalar."""
+    if not isinstance(t, TileType):
+        return max(1, elem_of(t).storage_bits // 32)
     different = sum(any(basis) for basis in t.layout.bases("register"))
     return max(1, (elem_of(t).storage_bits << different) // 32)
 

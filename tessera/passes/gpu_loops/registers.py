@@ -54,7 +54,7 @@ def early_loads(
             if reg32 <= left:
                 left -= reg32
                 found.append(op)
-            else:
+            elif isinstance(op.result.type, TileType):
                 large.append(op)
     return found if found and apply("register-prefetch", loop) else [], large
 
@@ -82,7 +82,7 @@ def is_apart(ptr: Value, written: set[Value] | None) -> bool:
 
 
 def _may_run_ahead(op: ops.LoadOp, loop: ops.ForOp, written: set[Value] | None) -> bool:
-    if not isinstance(op.ptr.type, TileType) or not is_apart(op.ptr, written):
+    if not is_apart(op.ptr, written):
         return False
     return slice_of([v for v in _sources(op) if v is not None], loop) is not None
 
@@ -143,7 +143,9 @@ def _masked(b: Builder, load: ops.LoadOp, mapping: dict[Value, Value], runs: Val
     """Emit a load of an iteration that may not come."""
     ptr, mask, other = (mapping.get(v, v) if v is not None else None for v in _sources(load))
     assert ptr is not None
-    inside = b.emit(ops.SplatOp(runs, results=[with_elem(ptr.type, int1)]))
+    inside = runs
+    if isinstance(ptr.type, TileType):
+        inside = b.emit(ops.SplatOp(runs, results=[with_elem(ptr.type, int1)]))
     if mask is not None:
         inside = b.emit(ops.AndOp(mask, inside))
     return b.emit(
