@@ -277,11 +277,21 @@ def test_quotients_of_integers() -> None:
     np.testing.assert_array_equal(Lanes().named("udiv.i32", *raw), raw[0] // raw[1])
 
 
-def test_tf32() -> None:
+@pytest.mark.parametrize(("name", "tie"), [("to_tf32", 0x3F802000), ("to_tf32_even", 0x3F800000)])
+def test_tf32(name: str, tie: int) -> None:
     x = RNG.standard_normal(THREADS).astype(np.float32)
-    got = Lanes().named("to_tf32", x)
+    x[0], x[1] = np.uint32(0x3F801000).view(np.float32), np.inf
+    got = Lanes().named(name, x)
     assert (got.view(np.uint32) & 0x1FFF == 0).all()
-    assert (np.abs(got - x) <= np.spacing(np.abs(x)) * 2**12).all()
+    assert got[0].view(np.uint32) == tie
+    assert got[1] == np.inf
+    near = np.isfinite(x)
+    assert (np.abs(got[near] - x[near]) <= np.spacing(np.abs(x[near])) * 2**12).all()
+
+
+def test_tf32_keeps_nan() -> None:
+    x = np.full(THREADS, 0x7FFFFFFF, np.uint32).view(np.float32)
+    assert np.isnan(Lanes().named("to_tf32_even", x)).all()
 
 
 @pytest.mark.parametrize(

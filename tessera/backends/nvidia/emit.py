@@ -216,7 +216,7 @@ class NvidiaTarget:
         return p.emit_primitive(w, f"pair.{type}", high, low)
 
     def round_tf32(self, w: Writer, x: str) -> str:
-        return p.emit_primitive(w, "to_tf32", x)
+        return p.emit_primitive(w, "to_tf32_even" if self.cc >= 90 else "to_tf32", x)
 
     def mma(
         self, w: Writer, asm: str, acc_type: str, acc: Regs, a: Regs, b: Regs, reg: str
