@@ -77,6 +77,17 @@ def test_sixteen_warps_of_small_blocks(threads: int, shared: int, ctas: list[int
     assert kept.registers == 184
 
 
+@pytest.mark.parametrize(("threads", "ctas", "twice"), [(512, 1, 2), (256, 2, 4), (128, 4, 8)])
+@pytest.mark.parametrize("spilled", [0, 4])
+def test_loops_without_products_share_an_sm(
+    threads: int, ctas: int, twice: int, spilled: int
+) -> None:
+    smaller = replace(FREE, cubin=b"smaller", registers=64, spill_stores=spilled)
+    texts, kept = tried(ptx(threads, ctas), 80, 1024, smaller)
+    assert texts == [ptx(threads, twice)]
+    assert (kept is smaller) == (spilled == 0)
+
+
 def test_too_few_registers_are_no_error() -> None:
     def again(_: str) -> Assembled:
         raise PTXASError("ptxas failed: Insufficient registers")
@@ -93,7 +104,10 @@ def test_too_few_registers_are_no_error() -> None:
         (ptx(128), 190, 77000),  # nor for three, as each takes a little beside its own
         (ptx(ctas=2), 134, 65696),  # others choose how many share an SM
         (ptx(body="setmaxnreg.inc.sync.aligned.u32 232;"), 134, 65696),  # registers change hands
-        (ptx(512), 70, 1024),  # a block of a loop without products, which reads ahead
+        (ptx(512), 96, 1024),  # a block of a loop without products, which reads ahead
+        (ptx(512), 64, 1024),  # two of them fit
+        (ptx(64, 8), 90, 1024),  # small ones have nothing but their registers
+        (ptx(512, body="mma.sync.aligned"), 70, 1024),  # all registers for products
         ("", 134, 65696),
     ],
 )

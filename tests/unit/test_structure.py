@@ -82,12 +82,12 @@ MOST_LINES = {
     "ops": 2350,  # with the schedules of loops and of warp roles, and their verifiers
     "layout": 2390,
     "utilities": 100,
-    "analysis": 5460,
+    "analysis": 5480,
     "passes": 10640,  # with docstrings of one form, whose examples tests run; loops of any number of stages
     # and checks of races
     "frontend": 7860,  # each of about 250 errors tells its remedy; names of other libraries have a table
     "interp": 2230,  # with frames that show its lines to debuggers
-    "backends": 24980,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, ends of masks
+    "backends": 25000,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, ends of masks
     # of the functions of fp32 that were computed in fp64
     "compiler": 1960,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers
     "runtime": 9710,  # docstrings of the host API have examples, too

@@ -62,6 +62,9 @@ NEARLY = 0.85
 SPARING = 0.8  # the same where nothing at all may spill
 # The same for CTAs of one or two warps, which hide little latency: an SM is to hold 16 or 12 warps of them.
 SMALL_CTA, SPARING_SMALL = 64, 0.65
+# The same for loops without matrix products, which get registers to read ahead: an SM is to hold twice as many of them.
+# Of 38 such kernels on an H200, the geometric mean was 6 % faster so, and none more than 3 % slower.
+SPARING_LOOPS = 0.7
 OLDEST = 80  # the first compute capability, times ten, that is supported
 MAP_BYTES = 128  # bytes of a CUtensorMap
 PTX_ISA = 86  # has all instructions that are emitted; newer assemblers read it
@@ -292,15 +295,16 @@ def raise_occupancy(
     ptx: str, done: ptxas.Assembled, shared: int, facts: GpuFacts, again: Callable[[str], ptxas.Assembled]
 ) -> ptxas.Assembled:  # fmt: skip
     """Return the result `done` of assembling `ptx`, or that of assembling it again (`again`) with a few registers less,
-    if an SM can then hold one more CTA, or, of CTAs of one or two warps, as many as have 512 threads. This is only for
-    programs with dots: they may take all registers of an SM, of which ptxas takes more than it needs."""
+    if an SM can then hold one more CTA, or, of CTAs of one or two warps, as many as have 512 threads. Programs with
+    dots may take all registers of an SM, loops those of 512 threads, of which ptxas takes more than it needs."""
     asked = CTAS.search(ptx)
-    if asked is None or asked[2] != "1" or int(asked[1]) >= RESIDENT_THREADS[-1]:
+    loops = asked is not None and _reads_ahead(asked, ptx)
+    if asked is None or not (loops or (asked[2] == "1" and int(asked[1]) < RESIDENT_THREADS[-1])):
         return done
     threads = int(asked[1])
     ctas = facts.register_file // (threads * -(-done.registers // REGISTER_GRAIN) * REGISTER_GRAIN)
     most = facts.ctas_that_fit(shared)
-    tries = {ctas + 1: SPARING}
+    tries = {RESIDENT_THREADS[1] // threads: SPARING_LOOPS} if loops else {ctas + 1: SPARING}
     if threads <= SMALL_CTA:
         small = [min(most, n // threads) for n in FEWER_THREADS[-2:]]
         tries = dict.fromkeys(small, SPARING_SMALL) | tries
@@ -314,11 +318,19 @@ def raise_occupancy(
             found = again(with_ctas(ptx, threads, wanted))
         except PTXASError:  # there are too few registers for so many CTAs
             continue
-        few = threads <= SMALL_CTA or fewer >= NEARLY * done.registers
+        few = threads <= SMALL_CTA or (not loops and fewer >= NEARLY * done.registers)
         spilled = FEW_BYTES if few else 0
         if found.spill_stores <= spilled and not found.warnings:
             return found
     return done
+
+
+def _reads_ahead(asked: re.Match[str], ptx: str) -> bool:
+    """Whether code without matrix products asks for the registers that loops get, and not for CTAs of one or two warps:
+    these have little else than their own registers to hide latency."""
+    threads = int(asked[1])
+    wanted = max(1, RESIDENT_THREADS[-1] // threads)
+    return threads > SMALL_CTA and int(asked[2]) == wanted and not MATRIX.search(ptx)
 
 
 def architecture(cc: int) -> str:
