@@ -99,7 +99,9 @@ def _source(r: Report) -> str:
         r.code,
         *(["registers", "of tiles", "spills", "banks"] if gpu else ["vectors"]),
     ]
-    head = "".join(f"<th>{escape(n)}</th>" for n in names)
+    cells = [_cells(x, gpu) for x in r.lines]
+    used = [i for i in range(len(names)) if any(row[i] for row in cells)]
+    head = "".join(f"<th>{escape(names[i])}</th>" for i in used)
     rows: list[str] = []
     file = ""
     hottest = max((x.share for x in r.lines), default=0.0) or 1.0
@@ -107,16 +109,16 @@ def _source(r: Report) -> str:
         if x.file != file:
             file = x.file
             rows.append(
-                f'<tr><td class="text soft" colspan="{len(names) + 2}">{escape(file)}</td></tr>'
+                f'<tr><td class="text soft" colspan="{len(used) + 2}">{escape(file)}</td></tr>'
             )
-        rows.append(_row(x, i, gpu, hottest))
+        rows.append(_row(x, i, [cells[i][k] for k in used], hottest))
     return (
         f'<div class="pane source"><table><thead><tr>{head}<th></th><th class="text">source</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
-def _row(x: LineReport, number: int, gpu: bool, hottest: float) -> str:
+def _cells(x: LineReport, gpu: bool) -> list[str]:
     cells = [
         f"{100 * x.share:.0f}" if x.share >= 0.005 else "",
         *map(_cell, (x.loaded, x.stored, x.flops)),
@@ -131,6 +133,10 @@ def _row(x: LineReport, number: int, gpu: bool, hottest: float) -> str:
         cells += [str(x.registers or ""), str(x.live_registers or ""), spills, banks]
     else:
         cells.append(str(x.kinds.get("vectors", "") or ""))
+    return cells
+
+
+def _row(x: LineReport, number: int, cells: list[str], hottest: float) -> str:
     body = "".join(f"<td>{c}</td>" for c in cells)
     kinds = ", ".join(f"{n} {k}" for k, n in x.kinds.items())
     return (
