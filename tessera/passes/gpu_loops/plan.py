@@ -159,9 +159,10 @@ class _Plan:
         rings: set[Op] = {s.alloc for s in streams}
         roots = [buffer_of(v).op for op in self.loop.walk() for v in (*op.operands, *op.results)]
         others = {op for op in roots if isinstance(op, ops.LocalAllocOp) and op not in rings}
-        walked = self.loop.walk()
-        scratch = max((scratch_bytes(op, self.num_warps, self.facts) for op in walked), default=0)
-        return sum(op.bytes * op.attrs.get("slots", 1) for op in others) + scratch
+        scratch = [(scratch_bytes(op, self.num_warps, self.facts), op) for op in self.loop.walk()]
+        stored = sum(n for n, op in scratch if isinstance(op, ops.DescriptorStoreOp))  # read later
+        once = max((n for n, op in scratch if not isinstance(op, ops.DescriptorStoreOp)), default=0)
+        return sum(op.bytes * op.attrs.get("slots", 1) for op in others) + stored + once
 
     def _copy_within(self, last: ops.WgmmaOp, streams: list[Stream]) -> None:
         """Let copies be issued between two halves of the last MMA. The first half keeps the matrix unit busy during

@@ -1,0 +1,40 @@
+"""The buffers of a loop leave room for what else the loop keeps in shared memory."""
+
+# pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false, reportOperatorIssue=false
+from __future__ import annotations
+
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.backends.compiler import GPUTarget
+from tessera.compiler import ASTSource
+from tessera.ir import parse_module
+from tessera.ops import LocalAllocOp
+
+
+@tessera.jit
+def three_results(a, b, c, d, o1, o2, o3, tiles, N: tl.constexpr):
+    """Tiles of three products, each stored by the TMA unit, which reads them while the next ones are computed."""
+    for t in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        x = a.load([t * N, 0])
+        o1.store([t * N, 0], tl.dot(x, b.load([t * N, 0]), input_precision="tf32"))
+        o2.store([t * N, 0], tl.dot(x, c.load([t * N, 0]), input_precision="tf32"))
+        o3.store([t * N, 0], tl.dot(x, d.load([t * N, 0]), input_precision="tf32"))
+
+
+@pytest.mark.parametrize(("n", "slots"), [(32, 3), (64, 2)])
+def test_stores_of_the_tma_unit_take_room(
+    n: int, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four rings of three 64x64 buffers and three results are 245,760 bytes; an SM has 232,448."""
+    monkeypatch.setenv("TESSERA_STRICT", "1")
+    tensor = f"tensordesc<fp32[{n}, {n}]>"
+    signature = dict.fromkeys(("a", "b", "c", "d", "o1", "o2", "o3"), tensor) | {"tiles": "i32"}
+    source = ASTSource(three_results, signature, {"N": n})
+    options = {"num_stages": 3, "num_warps": 2}  # too few for MMAs of warpgroups
+    kernel = tessera.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    assert kernel.metadata.shared <= 232448
+    allocs = [op for op in parse_module(kernel.asm["gir"]).walk() if isinstance(op, LocalAllocOp)]
+    tiles = [a.bytes // (4 * n * n) for a in allocs if a.bytes >= 4 * n * n]  # others are barriers
+    assert tiles == [slots] * 4
