@@ -79,6 +79,15 @@ def test_graphs_share_large_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(a) for a in large.arenas.spare] == [max(asked)]
 
 
+def test_calls_look_for_large_memory_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "take(" not in two_sums(600, []).source
+    large_from(monkeypatch, 600 * 4 + 1)
+    assert "take(" not in two_sums(600, []).source
+    large_from(monkeypatch, 600 * 4)
+    source = two_sums(600, []).source
+    assert "take(2432)" in source and "give(arena)" in source
+
+
 def test_memory_goes_with_the_last_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     large_from(monkeypatch, 16)
     exe = two_sums(100, [])

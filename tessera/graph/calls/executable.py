@@ -80,10 +80,14 @@ class Arenas:
         self.spare: list[Any] = []  # what no call has at the moment
         self.lock = Lock()
 
+    def keeps(self, size: int) -> bool:
+        """Whether memory of so many bytes is kept for the next call."""
+        return size >= LARGE
+
     def take(self, host: Host, size: int) -> Any:
         """Memory of at least `size` bytes: of what is kept the smallest that is no more than twice as large. If all is
         too small, new memory takes the place of what is at least half as large."""
-        if size < LARGE:
+        if not self.keeps(size):
             return host.empty(size)
         with self.lock:
             near = [k for k, x in enumerate(self.spare) if size <= 2 * len(x) <= 4 * size]
@@ -96,7 +100,7 @@ class Arenas:
 
     def give(self, arena: Any) -> None:
         """Keep large memory for the next call."""
-        if len(arena) >= LARGE:
+        if self.keeps(len(arena)):
             with self.lock:
                 self.spare.append(arena)
 
@@ -120,10 +124,6 @@ class Executable:
             "take": partial(self.arenas.take, host),
             "give": self.arenas.give,
         }
-        if kernels.target.backend != "cpu":
-            space["take"] = (
-                host.empty
-            )  # the library's allocator knows which stream memory is used on
         if not self.symbols:
             space |= {f"numbers_{k}": table for k, table in enumerate(self.frame().tables)}
         exec(compile(self.source, f"<graph {function.name}>", "exec"), space)

@@ -4,17 +4,18 @@ def call(inputs):
     x, w = inputs
     inputs.clear()
     pool = pool_of_threads()
-    arena = take(4096)
+    arena = strided((4096,), (1,), byte)
     y = strided((8, 128), (128, 1), fp32)
     # graph_exp_3f2a: 8 programs (x, arena + 0)
     # graph_add_77c1: 8 programs (arena + 0, w, y)
     failed = launch_0(pool, numbers_0, x, arena, w, y)
     if failed: failed_0(failed, pool, numbers_0, x, arena, w, y)
-    give(arena)
+    del x, w, arena
     return [y]
 
 `launch_0` starts all kernels up to the next call of the array library, in native code (`sequence`). With
-`wrapper="python"` each kernel is launched by a line of its own.
+`wrapper="python"` each kernel is launched by a line of its own. An arena that a CPU may keep for the next call comes from
+`take(4096)`, and goes by `give(arena)`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from tessera.backends.cpu.exclusive import launch_needs
 from tessera.backends.cpu.pool import get_pool
 from tessera.config import epoch, knobs
+from tessera.dtypes import uint8
 from tessera.graph.calls.meaning import Meaning
 from tessera.graph.calls.sequence import alignment_check
 from tessera.graph.calls.source_sequence import Number, write_sequence
@@ -219,7 +221,7 @@ class Writer:
             steps = self.plan.steps[group.start : group.stop]
             for k, (first, _) in enumerate(spans):
                 if first in group:
-                    self.line(f"{self.arenas[k]} = take({self.arena_sizes[k]})")
+                    self.line(f"{self.arenas[k]} = {self._arena(k)}")
             for step in steps:
                 self._allocate(step)
             self._group(steps)
@@ -227,10 +229,23 @@ class Writer:
             for k, (_, last) in enumerate(spans):
                 if last in group:
                     gone.append(self.arenas[k])
-                    if not self.on_gpu:
+                    if self._may_be_kept(k):
                         self.line(f"give({self.arenas[k]})")
             if gone:
                 self.line(f"del {', '.join(gone)}")
+
+    def _may_be_kept(self, k: int) -> bool:
+        """Whether an arena may be large enough for being kept between calls; on GPUs the library keeps memory."""
+        size = self.arena_sizes[k]
+        return not self.on_gpu and (self.dynamic or self.exe.arenas.keeps(int(size)))
+
+    def _arena(self, k: int) -> str:
+        """What gives an arena."""
+        if self._may_be_kept(k):
+            return f"take({self.arena_sizes[k]})"
+        self.bind("strided", self.exe.host.strided)
+        byte = self.bind("byte", self.exe.host.kind(uint8))
+        return f"strided(({self.arena_sizes[k]},), (1,), {byte})"
 
     def _group(self, steps: Sequence[Step]) -> None:
         first = steps[0]
