@@ -370,6 +370,28 @@ def test_launches_are_started_apart_where_an_arena_would_hold_more():
     assert exe.peak_bytes() <= 17 * SIZE * (1 + LEAST)
 
 
+def gradients_and_a_chain(g: GraphBuilder, x: Value) -> tuple[Value, ...]:
+    """Both, apart by a call of the library."""
+    weight, last = gradients(g, x)
+    y = doubled(g, g.loop([N, N], lambda i, j: g.load(last, i, j, 0)))
+    wide = g.loop([N, N, 6], lambda i, j, k: g.load(y, j, i))
+    most = g.loop([N, N], lambda i, j: g.reduce("max", [6], lambda k: g.load(wide, j, i, k)))
+    flat = g.loop([N], lambda i: g.reduce("max", [N], lambda j: g.load(most, j, i)))
+    return weight, last, g.loop([N, N, 5], lambda i, j, k: g.load(flat, j))
+
+
+def test_launches_are_started_apart_for_arenas_beside_other_reasons(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("TESSERA_DISABLE", "graph-fuse-rows,graph-inline-loops")
+    exe = compiled(gradients_and_a_chain)
+    (x,) = arguments()
+    wanted = np.broadcast_to(4 * x.max(1)[None, :, None], (N, N, 5))
+    np.testing.assert_array_equal(exe([x])[2], wanted)
+    assert len(exe.plan.breaks) > 2
+    assert exe.peak_bytes() <= 17 * SIZE * (1 + LEAST)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_few_breaks_hold_hardly_more_than_one_at_each_step(seed: int):
     draw = random.Random(seed)

@@ -108,21 +108,21 @@ class Settling:
         self._take_over_all()
 
     def break_where_arenas_hold_more(self) -> None:
-        """Start launches apart where arenas, whose tensors share them in a group, hold more than these would apart."""
+        """Start launches apart where arenas, whose tensors share them in a group, hold more than these would apart:
+        beside where they are started apart anyway."""
         plan, sizes = self.plan, likely_sizes(self.plan.place)
         held = plan.peak_bytes(sizes, self.page)
-        if plan.breaks or not plan.steps or held <= least_of(self.apart, len(plan.steps)):
+        if not plan.steps or held <= least_of(self.apart, len(plan.steps)):
             return
         found = choose([replace(x, placed=False) for x in self.apart], plan.groups())
         if not found or not apply("graph-break-launches", what="call"):
             return
-        kept = plan.same, plan.lives, dict(plan.place), plan.arenas
+        kept = plan.same, plan.lives, dict(plan.place), plan.arenas, plan.breaks
         plan.place = {v: TEMPORARY if sort == OWN else sort for v, sort in plan.place.items()}
-        self._break(found)
+        self._break(plan.breaks | found)
         cut_arena(plan, self.keep_from, self.page)
         if plan.peak_bytes(sizes, self.page) >= held:
-            plan.same, plan.lives, plan.place, plan.arenas = kept
-            plan.breaks = frozenset()
+            plan.same, plan.lives, plan.place, plan.arenas, plan.breaks = kept
 
     # --- results in the memory of arguments -------------------------------------------------------------------------
     def _write_in_place(self, copy: Launch, outputs: set[Value]) -> None:
