@@ -28,14 +28,14 @@ MOST_OPS = 64  # of those that a bias is made by: a mask of several conditions t
 def compute_biases_again(graph: torch.fx.Graph) -> None:
     """Mark, in a joint graph, what biases of attention are made by for being computed again."""
     for node in graph.nodes:
-        bias = _bias_of_gradient(node)
+        bias = bias_of_gradient(node)
         made = None if bias is None else _made_by(bias)
         if made and apply("graph-recompute-biases", what="attention"):
             for x in made:
                 x.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
 
 
-def _bias_of_gradient(node: Node) -> Node | None:
+def bias_of_gradient(node: Node) -> Node | None:
     """The bias that the gradients of attention are computed with; None for other operations."""
     schema = getattr(node.target, "_schema", None)
     name = "" if schema is None else schema.name
