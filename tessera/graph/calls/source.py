@@ -14,8 +14,8 @@ def call(inputs):
     return [y]
 
 `launch_0` starts all kernels up to the next call of the array library, in native code (`sequence`). With
-`wrapper="python"` each kernel is launched by a line of its own. An arena that a CPU may keep for the next call comes from
-`take(4096)`, and goes by `give(arena)`.
+`wrapper="python"` each kernel is launched by a line of its own. An arena that a CPU may keep for the next call comes
+from `take(4096)`, and goes by `give(arena)`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,9 @@ from typing import Any
 import torch
 
 _C: Any = torch._C  # whose stubs lack most of it
-HOMES = [getattr(_C, name, None) for name in ("_VariableFunctions", "_nn", "_linalg", "_fft", "_special")]
+HOMES = [
+    getattr(_C, name, None) for name in ("_VariableFunctions", "_nn", "_linalg", "_fft", "_special")
+]
 
 
 def quick(target: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,5 +41,6 @@ def _may_mean_another(target: Any) -> bool:
     packet = target.overloadpacket
     others = (getattr(packet, name)._schema for name in packet.overloads() if name != "default")
     return any(
-        all(a.name in known for a in other.arguments if not a.has_default_value()) for other in others
+        all(a.name in known for a in other.arguments if not a.has_default_value())
+        for other in others
     )
