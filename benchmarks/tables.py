@@ -224,6 +224,11 @@ def plain_levels_table() -> list[str]:
     return [origin(*names), "", *table(["kernel", "rows", "AVX-512", "AVX2"], lines)]
 
 
+def plain_zen3_table() -> list[str]:
+    lines = breadth_tables.plain_lines([results("cpu-plain-zen3")])
+    return [origin("cpu-plain-zen3"), "", *table(["kernel", "rows", "AVX2, 1 thread"], lines)]
+
+
 def product_levels_table() -> list[str]:
     names = ["cpu-products-zen4", "cpu-products-zen4-avx2"]
     lines = breadth_tables.product_lines([results(name) for name in names])
@@ -385,6 +390,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "libraries-slow": libraries_slow_table,
     "cpu-plain": plain_table,
     "cpu-plain-levels": plain_levels_table,
+    "cpu-plain-zen3": plain_zen3_table,
     "cpu-attention": attention_on_cpu_table,
     "cpu-product-levels": product_levels_table,
     "cpu-rows": lambda: cpu_table("rows"),
