@@ -1,6 +1,6 @@
 """What the planner of loops tells: cycles by part of an SM, predictions, runners-up and why they lost."""
 
-# pyright: basic
+# pyright: basic, reportOptionalMemberAccess=false
 from __future__ import annotations
 
 import json

@@ -1,5 +1,7 @@
 """Traces of kernels: the records that each back end writes, what is made of them, and that nothing changes without."""
 
+# Tests look at more than the type of a timeline promises, and call it wrongly.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import json
