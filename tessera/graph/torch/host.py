@@ -17,7 +17,6 @@ from tessera.graph.calls.host import GraphCall
 from tessera.graph.index import Expr, Sym
 from tessera.graph.ir.ops import ExternOp
 from tessera.graph.ir.types import Name, Place
-from tessera.graph.torch.quick import quick
 from tessera.graph.torch.types import MOVE, PRODUCT, SEED, WRITE, Places, any_torch_type
 
 # Types whose elements NumPy has, too.
@@ -186,7 +185,7 @@ class TorchHost:
 
     def prepared(self, op: ExternOp) -> Callable[..., Sequence[torch.Tensor]]:
         """`extern` as a function of arrays and symbols."""
-        target, may_alias = quick(self.targets[op.target]), self.may_alias[op.target]
+        target, may_alias = self.targets[op.target], self.may_alias[op.target]
         # Of results that nobody uses eager may give what torch's tracing did not foretell, of another rank for example.
         types = [v.type if v.uses else None for v in op.results]
         places = self.places.get((op.target, len(types)))
@@ -195,22 +194,14 @@ class TorchHost:
             for x in (op.arguments, op.keywords, *(t.all_strides for t in types if t is not None))
         )
         strides = None if sized else [t and tuple(t.all_strides) for t in types]
-        plain = [(k, x.index) for k, x in enumerate(op.arguments) if type(x) is Place]
-        varying = [
-            (k, x) for k, x in enumerate(op.arguments) if _varies(x) and type(x) is not Place
-        ]
+        varying = [(k, x) for k, x in enumerate(op.arguments) if _varies(x)]
         varying_keywords = [(name, x) for name, x in op.keywords if _varies(x)]
         fixed = [None if _varies(x) else self._argument(x, (), {}) for x in op.arguments]
         keywords = {n: None if _varies(x) else self._argument(x, (), {}) for n, x in op.keywords}
-        if strides and not (varying or varying_keywords or may_alias or places):
-            if len(strides) == 1 and _gives_one(self.targets[op.target]):
-                return one_result(target, fixed, plain, keywords, strides[0])
 
         def run(arrays: Sequence[Any], symbols: Mapping[str, int]) -> Sequence[torch.Tensor]:
             env = environment(symbols) if sized else {}
             given, named = fixed.copy(), keywords.copy()
-            for k, at in plain:
-                given[k] = arrays[at]
             for k, x in varying:
                 given[k] = self._argument(x, arrays, env)
             for name, x in varying_keywords:
@@ -247,32 +238,6 @@ class TorchHost:
         if isinstance(value, (list, tuple)):
             return [self._argument(v, arrays, env) for v in value]
         return value
-
-
-def one_result(
-    target: Callable[..., torch.Tensor],
-    fixed: Sequence[Any],
-    plain: Sequence[tuple[int, int]],
-    keywords: Mapping[str, Any],
-    strides: tuple[int, ...] | None,
-) -> Callable[..., Sequence[torch.Tensor]]:
-    """An extern as a function of arrays and symbols, if it gives one tensor that is none of its arguments', and if all
-    of its arguments but arrays are known. `plain`: (argument, number of an array)."""
-
-    def run(arrays: Sequence[Any]) -> Sequence[torch.Tensor]:
-        given = list(fixed)
-        for k, at in plain:
-            given[k] = arrays[at]
-        x = target(*given, **keywords)
-        return (x if strides is None or x.stride() == strides else with_strides(x, strides),)
-
-    def without_grad(arrays: Sequence[Any], symbols: Mapping[str, int]) -> Sequence[torch.Tensor]:
-        if not torch.is_grad_enabled():
-            return run(arrays)
-        with torch.no_grad():
-            return run(arrays)
-
-    return without_grad
 
 
 def environment(symbols: Mapping[str, int]) -> dict[Any, int]:
@@ -318,13 +283,6 @@ def with_strides(x: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 def _may_alias(target: Any) -> bool:
     schema = getattr(target, "_schema", None)
     return schema is None or any(r.alias_info is not None for r in schema.returns)
-
-
-def _gives_one(target: Any) -> bool:
-    """Whether an operation gives just a tensor."""
-    schema = getattr(target, "_schema", None)
-    returns = () if schema is None else schema.returns
-    return len(returns) == 1 and isinstance(returns[0].type, torch.TensorType)
 
 
 def _apart(results: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
