@@ -16,7 +16,7 @@ class MmaRow:
     `name` identifies the row in `MmaOp.instruction`; `asm` is how the target spells it. `operand_bits` is the
     width of an operand's element in the fragment layouts (`layout.mma_operand`). If `rounds_to` is set, operands
     are fp32 elements whose low mantissa bits the lowering must first round away ("tf32":
-    `cvt.rn.tf32`, before sm_90 `cvt.rna.tf32`)."""
+    `cvt.rn.tf32`, before sm_90 and for wgmma `cvt.rna.tf32`)."""
 
     name: str
     asm: str

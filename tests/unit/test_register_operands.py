@@ -1,4 +1,4 @@
-"""Operands of wgmma that stay in registers over a loop: ptxas must keep them."""
+"""Operands of wgmma that stay in registers over a loop, which ptxas must keep, and how they are rounded to tf32."""
 
 from __future__ import annotations
 
@@ -98,3 +98,28 @@ def test_nothing_else_gets_registers_of_an_invariant_operand():
         for part in (lines[begin:first], lines[first + 1 : end])
     )
     assert before or not after, after[:4]
+
+
+@tessera.jit
+def turned(a, b, c, N: tl.constexpr):
+    """A product whose first operand lies in columns, so that MMAs of warpgroups take it from registers."""
+    i = tl.arange(0, N)
+    x = tl.load(a + i[:, None] + i[None, :] * N)
+    y = tl.load(b + i[:, None] + i[None, :] * N)
+    at = i[:, None] * N + i[None, :]
+    tl.store(c + at, tl.dot(x + 1.0, y, input_precision="tf32"))
+
+
+@pytest.mark.parametrize(
+    ("capability", "warps", "rounding", "other"),
+    [(90, 4, "rna", "rn"), (90, 2, "rn", "rna"), (80, 4, "rna", "rn")],
+)
+def test_rounding_to_tf32(capability: int, warps: int, rounding: str, other: str):
+    """One instruction on sm_90; MMAs of warpgroups, which it slows down, take the other one."""
+    source = ASTSource(turned, {"a": "*fp32", "b": "*fp32", "c": "*fp32"}, {"N": 64})
+    ptx = tessera.compile(source, GPUTarget("cuda", capability, 32), {"num_warps": warps}).asm[
+        "ptx"
+    ]
+    assert ("wgmma.mma_async" in ptx) == (capability == 90 and warps == 4)
+    assert f"cvt.{rounding}.tf32.f32" in ptx
+    assert f"cvt.{other}.tf32.f32" not in ptx
