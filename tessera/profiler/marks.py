@@ -13,6 +13,8 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from tessera.language.source_text import parse
+
 LANGUAGE = "profiler.language"  # how the name of the module that marks come from ends
 
 
@@ -28,7 +30,7 @@ def marks_of(function: Callable[..., object] | None) -> tuple[Mark, ...]:
     """Return the marks of a kernel's function, outer ones first; none if its source is not known."""
     try:
         lines, start = inspect.getsourcelines(function)  # type: ignore[arg-type]  None raises TypeError
-        tree = ast.parse(textwrap.dedent("".join(lines)))
+        tree = parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError):
         return ()
     found = _marks(tree, getattr(function, "__globals__", {}), len(lines))

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tessera.backends.llvm import subset
 from tessera.backends.llvm.subset import Pointer, Scalar, Struct
 from tessera.errors import InternalError
+from tessera.language.source_text import parse
 
 BOOL, I64 = Scalar("bool", "i1", 1, False), Scalar("i64", "i64", 8)
 F64 = Scalar("f64", "double", 8, None)
@@ -98,7 +99,9 @@ def accepts(wanted: Type | None, given: Type | None) -> bool:
 def type_of(node: ast.expr | None, names: Mapping[str, object], place: str) -> Type | None:
     """Return the type that an annotation names; `names`: those of its module."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        node = ast.parse(node.value, mode="eval").body
+        (statement,) = parse(node.value).body
+        assert isinstance(statement, ast.Expr)
+        node = statement.value
     if node is None or (isinstance(node, ast.Constant) and node.value is None):
         return None
     found = as_type(evaluate(node, names))
@@ -193,7 +196,7 @@ def offset_of(struct: type[Struct], field: str) -> int:
 @lru_cache(maxsize=64)
 def _definitions(module: str) -> dict[int, ast.FunctionDef]:
     """First line, that of the first decorator, → function of a module."""
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    tree = parse(inspect.getsource(sys.modules[module]))
     found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
     return {min([n.lineno, *(d.lineno for d in n.decorator_list)]): n for n in found}
 
