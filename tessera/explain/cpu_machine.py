@@ -29,13 +29,7 @@ from tessera.runtime.launching.interface import KernelInterface
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL = {2: 1 << 20, 3: 32 << 20}  # bytes of caches, where the system does not tell
 BLOCK = 4096
-PARTS = (
-    1 / 8,
-    1 / 4,
-    3 / 8,
-    1 / 2,
-    3 / 4,
-)  # of the third cache, of which other programs and machines use some
+PARTS = 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4  # of the third cache, of which others use some
 LARGEST = 256 << 20  # bytes of the arrays that stand for memory
 ROUNDS, SECONDS = 5, 0.02  # of a measurement, at least
 LEAST = 0.1  # of a copy's time, that its writes take: they wait for the memory that reads use, whatever noise says

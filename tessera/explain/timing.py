@@ -43,7 +43,6 @@ def ones(kind: str, count: int, shift: int = 0) -> np.ndarray:
     room = np.empty(size + PAGE + shift, np.uint8)
     first = -room.ctypes.data % PAGE + shift
     found = room[first : first + size].view(f"u{elem.storage_bytes}")
-    found[:] = (
-        one  # memory that was only asked for is one page of zeros, which the first cache holds
-    )
+    # Zeros would not do: memory that was only asked for is one page of them, which the first cache holds.
+    found[:] = one
     return found

@@ -1,6 +1,7 @@
 """What the planner of loops tells: cycles by part of an SM, predictions, runners-up and why they lost."""
 
 # pyright: basic, reportOptionalMemberAccess=false
+# a loop of which nothing overlaps has no plan
 from __future__ import annotations
 
 import json

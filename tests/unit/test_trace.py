@@ -1,7 +1,5 @@
 """Traces of kernels: the records that each back end writes, what is made of them, and that nothing changes without."""
 
-# Tests look at more than the type of a timeline promises, and call it wrongly.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import json
@@ -25,6 +23,7 @@ from tessera.errors import LaunchError
 from tessera.profiler.tracing import Trace, traces
 from tessera.runtime.drivers.simt import SimtDriver
 from tessera.runtime.drivers.traced import FEWEST, MOST, Limits, Recorded, sizes
+from tessera.runtime.launching.typed import Timeline
 from tests.browser_kit import BROWSER, brightness, browse
 
 
@@ -65,7 +64,7 @@ def operands(size: int = 128) -> tuple[Any, ...]:
     return a, b, np.zeros((size, size), np.float32)
 
 
-def ordered(trace: Trace) -> None:
+def ordered(trace: Timeline) -> None:
     for w in trace.warps:
         assert (np.diff(w.times) >= 0).all()
         assert len(w.times) == len(w.events) + 1
@@ -338,8 +337,9 @@ def test_autotuned_and_checked_kernels():
         rows_of.trace[(4,)](x, y, 64, BLOCK=16, debug="check")
     with pytest.raises(LaunchError, match="records of 1 or more"):
         rows_of.trace(records=0)
+    without_grid: Any = rows_of.trace
     with pytest.raises(LaunchError, match="got ndarray"):
-        rows_of.trace(x, y)  # without a grid
+        without_grid(x, y)
     with pytest.raises(LaunchError, match="CTA 7 of rows_of was not recorded"):
         tuned.trace[(4,)](x, y, 64).save("t.html", ctas=[0, 7])
 

@@ -46,8 +46,11 @@ class Timeline(Protocol):
     """What `kernel.trace[grid](...)` returns: a `tessera.profiler.tracing.Trace`."""
 
     name: str
+    kernel: Any
+    grid: tuple[int, ...]
     target: str
     unit: str
+    warps: list[Any]
     ctas: int
     launched: int
     lost: int
