@@ -27,7 +27,10 @@ def test_probes_compute_what_they_are_asked_for() -> None:
 
 
 def test_stores_that_bypass_the_caches_read_no_lines() -> None:
-    machine = Machine("", 1, 1e9, ((float("inf"), 1e9),), 1e9, {"fp32": 1e9}, 0.0)
+    anywhere = float("inf")
+    machine = Machine(
+        "", 1, 1e9, ((anywhere, 1e9),), 1e9, {"fp32": 1e9}, 0.0, 0.0, ((anywhere, 5e8),), 1e9
+    )
     moved = [
         predict(Totals({"x": 100.0}, {"y": 100.0}, streamed=streamed), machine, False, None)
         for streamed in (False, True)

@@ -115,7 +115,7 @@ def turned(a, b, c, N: tl.constexpr):
     [(90, 4, "rna", "rn"), (90, 2, "rn", "rna"), (80, 4, "rna", "rn")],
 )
 def test_rounding_to_tf32(capability: int, warps: int, rounding: str, other: str):
-    """One instruction on sm_90; MMAs of warpgroups, which it slows down, take the other one."""
+    """One instruction on sm_90, but for MMAs of warpgroups, which ptxas would let wait for each other."""
     source = ASTSource(turned, {"a": "*fp32", "b": "*fp32", "c": "*fp32"}, {"N": 64})
     ptx = tessera.compile(source, GPUTarget("cuda", capability, 32), {"num_warps": warps}).asm[
         "ptx"

@@ -20,7 +20,6 @@ KERNELS = [
     in_kernel('program_id of a name', "y = tl.program_id(«'x'»)", 'invalid-argument', '//'),
     in_kernel('program_id without an axis', 'y = «tl.program_id()»', 'compilation', 'program_id(axis)'),
     in_kernel('num_programs without an axis', 'y = «tl.num_programs()»', 'compilation', 'num_programs(axis)'),
-    in_kernel('cdiv of a number that is no int', 'y = «tl.cdiv(10.5, 2)»', 'static-assert', '-(-x // div)'),
     in_kernel('a sort along the first dimension', 'y = «tl.sort(t[:, None], 0)»', 'static-assert', 'tl.trans(x)'),
     in_kernel('cdiv of a float', 'y = «tl.cdiv(f, 2)»', 'type-mismatch', '//'),
     in_kernel('a range of a quotient', 'for j in «range(n / 4)»:\n    t += 1', 'type-mismatch', '.to(tl.int32)'),
