@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, Protocol, Self, SupportsIndex, TypeAlias, overload
 
+from tessera.compiler.kernel import CompiledKernel
+
 P = ParamSpec("P")
 Extents: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 Grid: TypeAlias = Extents | Callable[[dict[str, Any]], Extents]  # the arguments by name
@@ -46,7 +48,7 @@ class Timeline(Protocol):
     """What `kernel.trace[grid](...)` returns: a `tessera.profiler.tracing.Trace`."""
 
     name: str
-    kernel: Any
+    kernel: CompiledKernel
     grid: tuple[int, ...]
     target: str
     unit: str
@@ -59,7 +61,7 @@ class Timeline(Protocol):
     @property
     def roles(self) -> tuple[str, ...]: ...
     def spans(self, ctas: Sequence[int] | None = None) -> Iterator[Any]: ...
-    def rows(self) -> list[Any]: ...
+    def rows(self) -> Sequence[Any]: ...
     def save(self, path: str | Path, ctas: Sequence[int] | None = None) -> Path: ...
 
 
