@@ -62,6 +62,25 @@ def test_prefix_sums_and_what_reduces_them():
     compare(f, x, dynamic=True, scale=50.0)
 
 
+def test_a_saved_size_may_be_a_number():
+    """Gradients of `cumprod` fix a size that was a symbol: it is saved beside tensors, and is the number of one."""
+    x = torch.randn(5, 2, requires_grad=True)
+    compare(lambda x: x.cumprod(1).var(1), x, backward=True, dynamic=True)
+
+
+def test_a_saved_size_may_be_the_smaller_of_two():
+    """The length of a diagonal, which its gradient asks for, is an int, as torch wants it."""
+    x = torch.randn(4, 6, requires_grad=True)
+    compare(lambda x: torch.cat((x.diagonal(), x[0])), x, backward=True, dynamic=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_a_median_of_few_numbers_beside_others(dtype: Any):
+    """What sorts a row without outer indices is a loop around it, that yields a tensor and no scalars."""
+    x = torch.arange(36).mul(7).remainder(36).to(dtype)
+    compare(lambda x: (x.median(), x * 2), x, fullgraph=True)
+
+
 # --- what eager does ------------------------------------------------------------------------------------------------
 def test_assertions_on_data_hold():
     torch._dynamo.reset()

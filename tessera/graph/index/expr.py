@@ -430,14 +430,13 @@ def _value(atom: Atom, leaf: Callable[[Dim | Sym], Any]) -> Any:
     if not isinstance(atom, Compound):
         return leaf(atom)
     a, b = atom.lhs.compute(leaf), atom.rhs.compute(leaf)
-    if isinstance(atom, FloorDiv):
-        return a // b
-    if isinstance(atom, Mod):
-        return a % b
-    smaller = isinstance(atom, Min)
+    if isinstance(atom, FloorDiv | Mod):
+        return a // b if isinstance(atom, FloorDiv) else a % b
+    larger = isinstance(atom, Max)
     if isinstance(a, Expr) or isinstance(b, Expr):
-        return minimum(a, b) if smaller else maximum(a, b)
-    return np.minimum(a, b) if smaller else np.maximum(a, b)
+        return (minimum, maximum)[larger](a, b)
+    found = (np.minimum, np.maximum)[larger](a, b)
+    return found if found.ndim else found.item()  # torch takes no integer of NumPy's as a size
 
 
 def _term(m: Monomial, coefficient: int, negated: bool) -> str:

@@ -334,7 +334,9 @@ def evaluations(op: Op, outer: Op, size: SizeOf) -> int:
 
 
 def is_pointwise(block: Block) -> bool:
-    """Whether a body has scalar ops and loads alone."""
+    """Whether a body has scalar ops and loads alone, and yields scalars, not a tensor from around it."""
+    if any(isinstance(v.type, TensorType) for v in yielded(block)):
+        return False
     return all(not op.regions and not op.effects & Effect.WRITE for op in block)
 
 
@@ -373,8 +375,6 @@ def ends_product(loop: LoopOp, size: SizeOf) -> bool:
     it has more bytes than the results. In one kernel with what reads the loop it would be stored, and read."""
     products = [v for v in captured(loop) if isinstance(v.op, MatmulOp)]
     if not products or not is_pointwise(loop.body):
-        return False
-    if any(isinstance(v.type, TensorType) for v in yielded(loop.body)):
         return False
     made = sum(bytes_of(r.type, size) for r in loop.results)
     return any(

@@ -294,9 +294,8 @@ def split_index_sets(
 
 
 def _may_split(op: LoopOp) -> bool:
-    scalars = not any(isinstance(v.type, TensorType) for v in yielded(op.body))
     used = all(r.uses for r in op.results)
-    return bool(op.extents) and scalars and used and cost.is_pointwise(op.body)
+    return bool(op.extents) and used and cost.is_pointwise(op.body)
 
 
 def _split(loop: LoopOp, body: Block, sets: IndexSets, bound: int) -> bool:

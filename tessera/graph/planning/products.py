@@ -10,7 +10,7 @@ from __future__ import annotations
 from tessera.graph.emit.matmul import Product, pays
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.index import Dim, Expr, dim, expr
-from tessera.graph.ir.ops import LoadOp, LoopOp, MatmulOp, ViewOp, yielded
+from tessera.graph.ir.ops import LoadOp, LoopOp, MatmulOp, ViewOp
 from tessera.graph.ir.types import TensorType, product
 from tessera.graph.passes import cost
 from tessera.ir import Block, Op, Value
@@ -55,7 +55,7 @@ def _prologue(v: Value, op: MatmulOp) -> LoopOp | None:
             return None
         v = v.op.x
     loop = v.op
-    if not isinstance(loop, LoopOp) or len(loop.results) != 1 or not _is_pointwise(loop):
+    if not isinstance(loop, LoopOp) or len(loop.results) != 1 or not cost.is_pointwise(loop.body):
         return None
     users = list(v.users())
     alone = len(users) == 1 and (users[0] is op or isinstance(users[0], ViewOp))
@@ -72,12 +72,7 @@ def _reader(v: Value, body: Block) -> LoopOp | None:
         return None
     loops = {cost.top_level(x, body) for x in users}
     loop = loops.pop()
-    return loop if not loops and isinstance(loop, LoopOp) and _is_pointwise(loop) else None
-
-
-def _is_pointwise(loop: LoopOp) -> bool:
-    scalars = not any(isinstance(v.type, TensorType) for v in yielded(loop.body))
-    return scalars and cost.is_pointwise(loop.body)
+    return loop if not loops and isinstance(loop, LoopOp) and cost.is_pointwise(loop.body) else None
 
 
 def _groups(op: MatmulOp, loop: LoopOp) -> Groups | None:

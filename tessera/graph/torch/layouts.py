@@ -32,7 +32,8 @@ def first_saved(purpose: str) -> int | None:
 
 
 def report_strides(module: Module, outputs: Sequence[Any]) -> None:
-    """Tell torch the strides of what is saved. `outputs`: the number of the result that each of torch's outputs is."""
+    """Tell torch the strides of what is saved. `outputs`: the number of the result that each of torch's outputs is; an
+    expression, which may be equal to such a number, where it is a size."""
     context = TracingContext.try_get()
     free = module.attrs.get(FREE)
     if free is None or context is None or context.output_strides is None:
@@ -40,7 +41,9 @@ def report_strides(module: Module, outputs: Sequence[Any]) -> None:
     types = module.functions[0].attrs["returns"]
     context.output_strides[:] = [
         tuple(types[o].all_strides)
-        if o in free and all(isinstance(n, int) for n in types[o].all_strides)
+        if isinstance(o, int)
+        and o in free
+        and all(isinstance(n, int) for n in types[o].all_strides)
         else None
         for o in outputs
     ]
