@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib.util
 import os
 import shutil
@@ -32,6 +33,11 @@ os.environ["TESSERA_CACHE_DIR"] = _CACHE
 os.environ["TESSERA_STRICT"] = "1"  # a fault in an optimisation is an error
 # Every kernel that a test compiles for GPUs is checked (docs/synchronization.md).
 os.environ.setdefault("TESSERA_CHECK_SYNCHRONIZATION", "1")
+# What a test leaves in the folder of temporary files, such as reproducers of errors that it means, goes with the
+# process; pytest's own folders stay where they are looked for.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+tempfile.tempdir = tempfile.mkdtemp(prefix="tessera-test-files-")
+atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 # Processes that run tests side by side share the cores, threads of launches and compilations included.
@@ -61,6 +67,11 @@ DEVICES = {
 def pytest_xdist_auto_num_workers() -> int:
     """What `-n auto` means; xdist asks."""
     return processes_for_tests()
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from searching 26,000 tests again and again."""
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

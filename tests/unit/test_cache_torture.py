@@ -64,8 +64,8 @@ def test_a_few_processes(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_many_processes_for_a_minute(tmp_path: Path):
-    assert torture(tmp_path, processes=32, seconds=60.0, kills=4.0) == 32
+def test_many_processes_for_a_while(tmp_path: Path):
+    assert torture(tmp_path, processes=32, seconds=20.0, kills=8.0) == 32
 
 
 def test_killed_writers_leave_nothing_that_is_read(tmp_path: Path):
