@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import tessera.torch  # noqa: E402, F401  registers the backend
 from tessera.graph.torch.again import bias_of_gradient, compute_biases_again  # noqa: E402
+from tessera.graph.torch.nodes import is_view  # noqa: E402
 from tessera.graph.torch.records import recording  # noqa: E402
 
 N, HEADS, TOKENS, WIDTH = 2, 2, 16, 8
@@ -69,17 +70,17 @@ def given(last: Any) -> list[Any]:
     return [*(torch.randn(N, HEADS, TOKENS, WIDTH).requires_grad_() for _ in range(3)), last]
 
 
-def marked(f: Callable[..., Any], last: Any, returned: bool = False) -> int:
-    """How many operations of a joint graph are computed again. `returned`: whether it gives the bias, too."""
+def marked(f: Callable[..., Any], last: Any, returned: Callable[[Any], Any] | None = None) -> int:
+    """How many operations of a joint graph are computed again. `returned`: what it gives, too, from the bias on."""
 
     def both(*args: Any) -> Any:
         return torch.autograd.grad(f(*args).square().sum(), args[:3])
 
     graph = make_fx(both, tracing_mode="fake")(*given(last)).graph
-    if returned:
+    if returned is not None:
         output = next(iter(reversed(graph.nodes)))
         bias = next(b for b in map(bias_of_gradient, graph.nodes) if b is not None)
-        output.args = ((*output.args[0], bias),)
+        output.args = ((*output.args[0], returned(bias)),)
     compute_biases_again(graph)
     return sum("recompute" in node.meta for node in graph.nodes)
 
@@ -98,8 +99,28 @@ def test_what_is_computed_again(f: Callable[..., Any], last: Callable[[], Any], 
     assert bool(marked(f, last())) == again
 
 
-def test_results_are_there_anyway():
-    assert not marked(of_tokens, seen(), returned=True)
+def viewed(node: Any) -> Any:
+    """What a node is a view of."""
+    return viewed(node.args[0]) if is_view(node) else node
+
+
+def a_view(node: Any) -> Any:
+    with node.graph.inserting_after(node):
+        return node.graph.call_function(torch.ops.aten.view.default, (node, [-1]))
+
+
+@pytest.mark.parametrize("returned", [lambda bias: bias, viewed, a_view])
+def test_results_are_there_anyway(returned: Callable[[Any], Any]):
+    assert not marked(of_tokens, seen(), returned)
+
+
+def test_small_results_are_no_reason_to_save_the_bias():
+    def condition(bias: Any) -> Any:
+        """What says of each token whether it is seen."""
+        nodes = bias.graph.find_nodes(op="call_function", target=torch.ops.aten.gt.Scalar)
+        return next(iter(nodes))
+
+    assert marked(of_tokens, seen(), condition)
 
 
 def test_off_switch(monkeypatch: pytest.MonkeyPatch):

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
+from tessera.graph.torch.nodes import is_result, is_view
 from tessera.ir.applications import apply
 
 Node = torch.fx.Node
@@ -51,9 +52,7 @@ def bias_of_gradient(node: Node) -> Node | None:
 
 def _made_by(bias: Node) -> list[Node] | None:
     """The operations on arguments and numbers that a bias is made by; None if these are many, or if the arguments take
-    much memory, or if it matters when they run."""
-    if any(user.op == "output" for user in bias.users):
-        return None  # the caller holds it anyway
+    much memory, or if it matters when they run, or if the caller holds the bias or something as large anyway."""
     found: dict[Node, None] = {}
     given: dict[Node, None] = {}
     todo = [bias]
@@ -66,12 +65,19 @@ def _made_by(bias: Node) -> list[Node] | None:
             continue
         if not _is_cheap(node) or len(found) == MOST_OPS:
             return None
+        if is_result(node) and not _is_part(_bytes(node), _bytes(bias)):
+            return None
         found[node] = None
         todo += node.all_input_nodes
-    sizes = [_bytes(x) for x in (bias, *given)]
+    sizes = [_bytes(x) for x in given]
     known = [n for n in sizes if n is not None]
-    few = len(known) == len(sizes) and PART * sum(known[1:]) <= known[0]
+    few = len(known) == len(sizes) and _is_part(sum(known), _bytes(bias))
     return list(found) if few else None
+
+
+def _is_part(size: int | None, whole: int | None) -> bool:
+    """Whether bytes are few beside others."""
+    return size is not None and whole is not None and PART * size <= whole
 
 
 def _is_cheap(node: Node) -> bool:
@@ -83,15 +89,14 @@ def _is_cheap(node: Node) -> bool:
     tags, schema = getattr(target, "tags", ()), getattr(target, "_schema", None)
     if schema is None or schema.is_mutable or torch.Tag.nondeterministic_seeded in tags:
         return False
-    views = any(r.alias_info is not None for r in schema.returns)
-    return views or torch.Tag.pointwise in tags or schema.name in PLAIN
+    return is_view(node) or torch.Tag.pointwise in tags or schema.name in PLAIN
 
 
 # Operations without the tag of those on single elements that move elements, or make numbers.
 PLAIN = frozenset(
     f"aten::{name}"
     for name in (
-        "_to_copy", "_unsafe_view", "arange", "cat", "clone", "constant_pad_nd", "full", "full_like",
+        "_to_copy", "arange", "cat", "clone", "constant_pad_nd", "full", "full_like",
         "index", "iota", "ones", "ones_like", "repeat", "scalar_tensor", "tril", "triu", "where", "zeros",
         "zeros_like",
     )

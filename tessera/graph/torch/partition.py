@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from tessera.graph.torch.again import compute_biases_again
 from tessera.graph.torch.checkpoints import as_called, keep_random
+from tessera.graph.torch.nodes import is_result, is_view
 from tessera.ir.applications import apply
 
 aten = torch.ops.aten
@@ -28,7 +29,6 @@ SAME = (
     aten.alias.default,
     aten.detach.default,
 )  # what gives the elements it is given
-VIEWS = (aten.reshape.default, aten._unsafe_view.default)  # beside those whose schemas say so
 # What finds the greatest or the least of elements, and what gives each of them its own again.
 EXTREMA = (
     aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.scatter_reduce.two,
@@ -66,7 +66,7 @@ def keep_before_writes(graph: torch.fx.Graph) -> None:
 def _readers(node: Node) -> Iterator[Node]:
     """What reads a tensor or a view of it."""
     for user in node.users:
-        if _is_view(user):
+        if is_view(user):
             yield from _readers(user)
         elif user.op == "call_function" and user.target is not aten.copy_.default:
             yield user
@@ -88,7 +88,7 @@ def keep_compared(graph: torch.fx.Graph) -> None:
 
 def _root(node: Node) -> Node:
     """What a node is a view of, or picks elements from."""
-    while node.op == "call_function" and (_is_view(node) or node.target in PICKS):
+    while node.op == "call_function" and (is_view(node) or node.target in PICKS):
         node = node.args[0]  # type: ignore[assignment]
     return node
 
@@ -101,7 +101,7 @@ def drop_copies(graph: torch.fx.Graph) -> None:
         if node.op != "call_function" or node.target not in SAME:
             continue
         source = node.args[0]
-        if _layout(node) != _layout(source) or _is_result(node) or _is_given(source):
+        if _layout(node) != _layout(source) or is_result(node) or _is_given(source):
             continue
         if apply("graph-drop-copies", what="copy"):
             node.replace_all_uses_with(source)
@@ -113,22 +113,8 @@ def _layout(node: Any) -> Any:
     return (x.dtype, x.device, x.shape, x.stride()) if isinstance(x, torch.Tensor) else None
 
 
-def _is_view(node: Node) -> bool:
-    """Whether a node may give memory that it is given."""
-    if node.target is operator.getitem:
-        return _is_view(node.args[0])  # type: ignore[arg-type]
-    schema = getattr(node.target, "_schema", None)
-    aliases = schema is not None and any(r.alias_info is not None for r in schema.returns)
-    return aliases or node.target in VIEWS
-
-
-def _is_result(node: Node) -> bool:
-    """Whether a graph gives a tensor, or a view of it, to its caller."""
-    return any(u.op == "output" or (_is_view(u) and _is_result(u)) for u in node.users)
-
-
 def _is_given(node: Node) -> bool:
-    while _is_view(node) or node.target in SAME:
+    while is_view(node) or node.target in SAME:
         node = node.args[0]  # type: ignore[assignment]
     return node.op == "placeholder"
 
