@@ -162,6 +162,13 @@ def test_ranges_of_symbols():
     assert not is_nonnegative(s0, Ranges({Sym("s0"): (-1, None)}))
 
 
+@pytest.mark.parametrize("e", [minimum(s0, s1), maximum(s0, s1), s0 // 2 + minimum(s0, s1) % 3])
+def test_of_ints_the_value_is_an_int(e: Expr):
+    """Torch takes no integer of NumPy's as a size."""
+    values: dict[Dim | Sym, int] = {Sym("s0"): 4, Sym("s1"): 6}
+    assert type(e.compute(values.__getitem__)) is int
+
+
 def test_maps_compose_as_functions_do():
     outer, inner = parse_map("(d0, d1) -> (d1, d0 + s0)"), parse_map("(d0) -> (d0 // 8, d0 % 8)")
     both = outer.compose(inner)

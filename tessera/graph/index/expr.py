@@ -432,11 +432,11 @@ def _value(atom: Atom, leaf: Callable[[Dim | Sym], Any]) -> Any:
     a, b = atom.lhs.compute(leaf), atom.rhs.compute(leaf)
     if isinstance(atom, FloorDiv | Mod):
         return a // b if isinstance(atom, FloorDiv) else a % b
-    larger = isinstance(atom, Max)
     if isinstance(a, Expr) or isinstance(b, Expr):
-        return (minimum, maximum)[larger](a, b)
-    found = (np.minimum, np.maximum)[larger](a, b)
-    return found if found.ndim else found.item()  # torch takes no integer of NumPy's as a size
+        return minimum(a, b) if isinstance(atom, Min) else maximum(a, b)
+    if any(isinstance(x, np.ndarray) for x in (a, b)):
+        return np.minimum(a, b) if isinstance(atom, Min) else np.maximum(a, b)
+    return min(a, b) if isinstance(atom, Min) else max(a, b)
 
 
 def _term(m: Monomial, coefficient: int, negated: bool) -> str:
