@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from functools import cache
@@ -46,7 +47,9 @@ if _PROCESSES := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 
 from tessera.runtime.driver import driver  # noqa: E402  after the environment is set
 
-# How long examples take is the machine's affair: a busy one is no reason to fail.
+# The front end raises the limit for deep kernels; Hypothesis warns when that happens while it runs an example. How long
+# examples take is the machine's affair: a busy one is no reason to fail.
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 8000))
 if importlib.util.find_spec("hypothesis") is not None:
     import hypothesis
 

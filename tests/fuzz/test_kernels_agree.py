@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import sys
 import tempfile
 from pathlib import Path
 from random import Random
@@ -24,9 +23,6 @@ from hypothesis import strategies as st
 
 from tessera.errors import DeviceAssertionError, InterpreterError
 from tessera.runtime.driver import driver
-
-# The front end raises the limit for deep kernels; Hypothesis warns when that happens while it runs an example.
-sys.setrecursionlimit(max(sys.getrecursionlimit(), 8000))
 
 N = 64
 _FILES = tempfile.TemporaryDirectory(prefix="tessera-fuzz-")
