@@ -114,6 +114,27 @@ def test_carried_pointers(n: int, cc: int) -> None:
 
 
 @tessera.jit
+def uncached(x, out, n, BLOCK: tl.constexpr):
+    n = tl.multiple_of(n, 4)
+    at = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, n, BLOCK):
+        total += tl.load(x + start + at, start + at < n, cache_modifier=".cv")
+    tl.store(out + at, total)
+
+
+@pytest.mark.parametrize("cc", [80, 90])
+def test_loads_past_the_caches_stay_loads(cc: int) -> None:
+    """Copies cannot read past caches, and would read what other programs write too early."""
+    kernel = build(uncached, cc=cc)
+    assert kernel.count(r"cp\.async") == 0
+    assert kernel.count(r"ld\.global\.cv") > 0
+    x, out = values(1024), np.zeros(512, np.float32)
+    kernel.run(x, out, 1024)
+    assert np.allclose(out, x.reshape(2, 512).sum(0), atol=1e-5)
+
+
+@tessera.jit
 def spread(x, out, n, BLOCK: tl.constexpr):
     """A branch follows the loop, and another loop, which reads what both make."""
     n = tl.multiple_of(n, 4)

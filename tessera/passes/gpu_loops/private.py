@@ -10,7 +10,8 @@ A thread reads back only what it copied itself, so that no thread waits for anot
 bytes in flight: enough to keep memory busy while the loop computes, without using registers.
 
 Loads must not move before stores that may write what they read. A loop with stores is left alone, unless its author
-asked for stages (`tl.range(num_stages=)`) and the stores use other arguments than the loads."""
+asked for stages (`tl.range(num_stages=)`) and the stores use other arguments than the loads; so is one that loads past
+the caches what other programs may write."""
 
 from __future__ import annotations
 
@@ -35,6 +36,7 @@ from tessera.passes.gpu_loops.streams import (
     vector_of,
     write_copies,
 )
+from tessera.passes.gpu_movement.memory_effects import waits_for_others
 from tessera.passes.neutral.remarks import place_of, remark
 
 PROGRAMS = 2  # CTAs that must still fit on an SM
@@ -93,7 +95,7 @@ def _is_simple(loop: ForOp) -> bool:
             return False
         if op.regions and any(isinstance(inner, ForOp | LoadOp | StoreOp) for inner in op.walk()):
             return False
-        if isinstance(op, Matmul):
+        if isinstance(op, Matmul) or waits_for_others(op):
             return False
         if op.all_effects() & (Effect.WRITE | Effect.SYNC) and not isinstance(op, StoreOp):
             return False
