@@ -33,6 +33,7 @@ __all__ = [
     "memory_users",
     "positions_of",
     "set_positions",
+    "spell_out",
     "stage_of",
     "steady_state",
     "verify_schedule",
@@ -73,6 +74,14 @@ def positions_of(loop: ForOp) -> dict[Op, int]:
         found[op] = latest[stage]
     del found[loop.body.terminator]
     return found
+
+
+def spell_out(loop: ForOp) -> dict[Op, int]:
+    """Write the position of each op of a loop's body on it, so that ops may come between them. Return the positions."""
+    positions = positions_of(loop)
+    for op, position in positions.items():
+        op.attrs["position"] = position
+    return positions
 
 
 def set_positions(loop: ForOp, positions: dict[Op, int]) -> None:

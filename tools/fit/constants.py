@@ -55,7 +55,7 @@ FITS = (
     _gpu("passes.gpu_layout.assign", "RECOMPUTE_DEPTH", (0, 2, 4, 8), "softmax|norm|attention"),
     _gpu("passes.gpu_layout.warpgroup", "ACC_REG32", (160, 192, 208, 224), "matmul|attention"),
     _gpu("passes.gpu_mma.async_mma", "HOISTED_REG32", (160, 192, 208, 224), "attention"),
-    _gpu("passes.gpu_loops.plan", "CHAINED_REG32", (160, 192, 208, 224), "attention"),
+    _gpu("passes.gpu_loops.chains", "CHAINED_REG32", (160, 192, 208, 224), "attention"),
     _gpu("passes.gpu_loops.plan", "PING_PONG_REG32", (64, 96, 128, 160), "attention"),
     _gpu("passes.gpu_loops.warp_roles", "WORK", (16, 24, 32, 40), "matmul|attention"),
     _gpu("passes.gpu_loops.warp_roles", "LARGE", (64, 96, 128), "matmul|attention"),

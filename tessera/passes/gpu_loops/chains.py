@@ -13,7 +13,7 @@ after the wait for the sum."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tessera import ops
@@ -27,6 +27,8 @@ from tessera.passes.gpu_mma.split_loops import flip_of
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import only_accumulates
 
+# Registers of MMAs up to which the last MMA of a chain may be shifted by an iteration (tools/fit).
+CHAINED_REG32 = 208
 LATE, REST, AFTER = 1, 2, 3  # positions: behind the MMAs that depend on no other one
 
 
@@ -39,11 +41,11 @@ class Shifted:
 
 
 def overlapping(
-    loop: ops.ForOp, rings: set[Op], limit: int
+    loop: ops.ForOp, rings: set[Op]
 ) -> tuple[list[ops.WgmmaOp], list[Shifted]]:
     """Return the MMAs of a loop that may run on into the next iteration, or else those that may be shifted by one."""
     running = accumulating(loop, rings)
-    shifted = [] if running else shiftable(loop, rings, limit)
+    shifted = [] if running else shiftable(loop, rings)
     if running and not apply("mma-across-iterations", loop):
         running = []
     if shifted and not apply("mma-chains", loop):
@@ -52,10 +54,10 @@ def overlapping(
 
 
 # --- what can be shifted ------------------------------------------------------------------------------------
-def shiftable(loop: ops.ForOp, rings: set[Op], limit: int) -> list[Shifted]:
+def shiftable(loop: ops.ForOp, rings: set[Op]) -> list[Shifted]:
     """Return the MMAs of a loop that may be shifted by one iteration. `rings`: allocations that become rings; operands
-    in other shared memory must not change in the loop. `limit`: nothing is shifted if results and operands of MMAs take
-    more registers (of 32 bits) of a thread."""
+    in other shared memory must not change in the loop. Nothing is shifted if results and operands of MMAs take more
+    than CHAINED_REG32 registers of a thread."""
     step = constant_of(loop.step)
     if step is None or step <= 0 or not is_enabled("mma-chains"):
         return []
@@ -71,7 +73,7 @@ def shiftable(loop: ops.ForOp, rings: set[Op], limit: int) -> list[Shifted]:
         ):
             found.append(Shifted(op, number))
     held = [*[op.result for op in mmas], *[d.mma.a for d in found]]
-    return found if found and sum(reg32_of(v.type) for v in held) <= limit else []
+    return found if found and sum(reg32_of(v.type) for v in held) <= CHAINED_REG32 else []
 
 
 def _sum_number(loop: ops.ForOp, op: ops.WgmmaOp) -> int | None:
@@ -137,19 +139,18 @@ def accumulating(loop: ops.ForOp, rings: set[Op]) -> list[ops.WgmmaOp]:
     return mmas
 
 
-def run_on(loop: ops.ForOp, mmas: Sequence[ops.WgmmaOp]) -> list[ops.WgmmaWaitOp]:
-    """Let the MMAs of an iteration run until the same ones of the next iteration have begun. Return the waits for the
-    last ones, which follow the loop."""
-    waits: list[ops.WgmmaWaitOp] = []
+def run_on(loop: ops.ForOp, mmas: Sequence[ops.WgmmaOp]) -> None:
+    """Let the MMAs of an iteration run until the same ones of the next iteration have begun. Waits for the last ones
+    follow the loop."""
+    at: Op = loop
     for mma in mmas:
         mma.pending = len(mmas)
         last = loop.results[mma.acc.index - 1]
         uses = list(last.uses)
-        at: Op = waits[-1] if waits else loop
-        waits.append(Builder.after_op(at).insert(ops.WgmmaWaitOp(last, [], waited=bool(waits))))
+        wait = ops.WgmmaWaitOp(last, [], waited=at is not loop)
+        at = Builder.after_op(at).insert(wait)
         for user, index in uses:
-            user.set_operand(index, waits[-1].result)
-    return waits
+            user.set_operand(index, wait.result)
 
 
 def _alloc_of(v: Value) -> Op | None:
@@ -164,25 +165,22 @@ def schedule_late(
     loop: ops.ForOp,
     main: int,
     shifted: Sequence[Shifted],
-    late: Collection[Op] = (),
     ping_pong_reg32: int | None = None,
 ) -> None:
-    """Write the schedule of a loop with shifted MMAs. `late`: ops of their stage besides them, before each MMA the
-    wait for its buffer and its view, and after all MMAs the releases. `ping_pong_reg32`: warpgroups ping-pong if an
-    iteration's results take at least this many registers."""
+    """Write the schedule of a loop with shifted MMAs. `ping_pong_reg32`: warpgroups ping-pong if an iteration's results
+    take at least this many registers."""
     mmas = {d.mma for d in shifted}
     after = set(_after(loop, shifted))
     positions: dict[Op, int] = {}
     loop.main_stage = main
-    place, left = 0, len(mmas)
+    place = 0
     source = _last_source(loop, shifted)
     for op in loop.body:
         if stage_of(op, loop) < main:
             continue
-        if op in mmas or op in late:
+        if op in mmas:
             op.attrs["stage"] = main + 1
-            positions[op] = LATE if left else REST
-            left -= op in mmas
+            positions[op] = LATE
         else:
             positions[op] = AFTER if op in after else place
             place = REST if op is source else place

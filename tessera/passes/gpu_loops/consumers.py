@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tessera.analysis.provenance import buffer_of, untransposed
 from tessera.dtypes import int1
 from tessera.ir import Block, Builder, Op, SharedType, Value
+from tessera.ir.builder import AnyOp
 from tessera.ops import (
     CmpOp,
     ForOp,
@@ -19,7 +20,7 @@ from tessera.ops import (
     WgmmaOp,
     WgmmaWaitOp,
 )  # fmt: skip
-from tessera.ops.schedule import memory_users, positions_of, set_positions, stage_of
+from tessera.ops.schedule import memory_users, spell_out, stage_of
 from tessera.passes.gpu_loops.rings import Ring
 from tessera.passes.gpu_loops.slots import advance
 from tessera.passes.neutral.loop_carried import Carrying
@@ -38,67 +39,57 @@ def consume(rings: Sequence[Ring], top: Block, zero: Value) -> None:
     _Thread(rings, top).block(top, [zero, zero])
 
 
-def running(loop: ForOp) -> list[WgmmaOp]:
-    """Return the MMAs of a loop that run on into its next iteration."""
-    return [op for op in loop.body if isinstance(op, WgmmaOp) and op.pending]
+class _Placed(Builder):
+    """Inserts ops before `at`, all with the same attributes of the schedule."""
+
+    def __init__(self, at: Op, place: dict[str, int]):
+        super().__init__(at.parent, at, at.loc)
+        self.place = place
+
+    def insert(self, op: AnyOp) -> AnyOp:
+        op.attrs |= self.place
+        return super().insert(op)
 
 
 def _body(r: Ring, loop: ForOp, slot: Value, phase: Value) -> list[Value]:
-    b, end = Builder.before_op(r.loads[0]), Builder.before_op(loop.body.terminator)
-    plan = _Late(r, loop)
+    reads, frees, counts = _places(r, loop)
+    b = _Placed(r.loads[0], reads)
     b.insert(MbarrierWaitOp(r.full, slot, phase, data=True))
     views = [b.emit(LocalIndexOp(ring, slot)) for ring in r.buffers]
-    plan.first()
     _replace_loads(r, views)
-    arrive = _give_back(r, end, loop, slot, views)
-    following = advance(end, slot, phase, r.stages)
-    plan.rest(arrive)
-    return list(following)
+    end = loop.body.terminator
+    b = _Placed(end, counts)
+    if _read_on(r, loop):
+        slot_read, views = _previous(b, slot, r.stages), []
+        is_read = b.emit(CmpOp(loop.induction, loop.lb, predicate="ne"))
+    else:
+        slot_read, is_read = slot, const(b, True, int1)
+    _Placed(end, frees).insert(MbarrierArriveOp(r.empty, slot_read, is_read, views, **r.arrivals))
+    return list(advance(b, slot, phase, r.stages))
 
 
-class _Late:
-    """Writes the stages and positions of what waits for a ring's buffers and releases them (ops/schedule.py)."""
-
-    def __init__(self, r: Ring, loop: ForOp):
-        self.r, self.loop = r, loop
-        self.positions = positions_of(loop) if loop.main_stage is not None else {}
-        main = loop.main_stage or 0
-        users = {op for a in r.allocs for op in memory_users(a.result)}
-        self.late = [op for op in users if op.attrs.get("stage", 0) > main]
-        self.whole = len(self.late) == len(users)
-        self.before = set(loop.body)
-        # Buffers are released behind all late readers.
-        late = [op for op in self.positions if _reads(op) and stage_of(op, loop) > main]
-        self.behind = max((self.positions[op] for op in late), default=-1) + 1
-
-    def first(self) -> None:
-        """Place what was inserted before the readers: with the late ones if there are no others."""
-        found = [op for op in self.loop.body if op not in self.before]
-        if self.late and self.whole:
-            buffers = self.r.allocs
-            found += [op for op in self.loop.body if _shows(op, buffers)]
-            self._place(found, min(self.positions[op] for op in self.late), late=True)
-        elif self.positions:
-            self._place(found, self.positions[self.r.loads[0]], late=False)
-        self.before.update(found)
-
-    def rest(self, arrive: Op) -> None:
-        """Place what was inserted behind the readers."""
-        found = [op for op in self.loop.body if op not in self.before]
-        if self.late and self.whole:
-            self._place(found, self.behind, late=True)
-        elif self.late:
-            self._place([arrive], self.behind, late=True)
-        if self.behind:
-            self._place([op for op in found if op not in self.positions], self.behind, late=False)
-        if self.positions:
-            set_positions(self.loop, self.positions)
-
-    def _place(self, found: Sequence[Op], position: int, late: bool) -> None:
-        for op in found:
-            self.positions[op] = position
-            if late:
-                op.attrs["stage"] = self.late[0].attrs["stage"]
+def _places(r: Ring, loop: ForOp) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """Return the places in the schedule (ops/schedule.py) of what waits for a ring's buffers, of what releases them,
+    and of what counts on. A ring that only later stages read is all theirs."""
+    if loop.main_stage is None:
+        return {}, {}, {}
+    positions = spell_out(loop)
+    users = {op for a in r.allocs for op in memory_users(a.result)}
+    late = [op for op in users if stage_of(op, loop) > loop.main_stage]
+    others = [op for op in positions if _reads(op) and stage_of(op, loop) > loop.main_stage]
+    main = [positions[op] for op in positions if stage_of(op, loop) == loop.main_stage]
+    # Buffers are released behind all late readers.
+    behind = {"position": max(positions[op] for op in others) + 1 if others else main[-1]}
+    if not late:
+        return {"position": positions[r.loads[0]]}, behind, behind
+    stage = {"stage": stage_of(late[0], loop)}
+    if len(late) < len(users):
+        return {"position": positions[r.loads[0]]}, behind | stage, behind
+    reads = {"position": min(positions[op] for op in late)} | stage
+    for op in loop.body:
+        if _shows(op, r.allocs):
+            op.attrs |= reads
+    return reads, behind | stage, behind | stage
 
 
 def _reads(op: Op) -> bool:
@@ -116,17 +107,11 @@ def _replace_loads(r: Ring, views: list[Value]) -> None:
         load.erase()
 
 
-def _give_back(r: Ring, end: Builder, loop: ForOp, slot: Value, views: list[Value]) -> Op:
-    if any(v in views for mma in running(loop) for v in _roots(mma)):
-        before = _previous(end, slot, r.stages)
-        begun = end.emit(CmpOp(loop.induction, loop.lb, predicate="ne"))
-        return end.insert(MbarrierArriveOp(r.empty, before, begun, [], **r.arrivals))
-    yes = const(end, True, int1)
-    return end.insert(MbarrierArriveOp(r.empty, slot, yes, views, **r.arrivals))
-
-
-def _roots(mma: WgmmaOp) -> list[Value]:
-    return [untransposed(v) for v in (mma.a, mma.b)]
+def _read_on(r: Ring, loop: ForOp) -> bool:
+    """Whether MMAs that run on into the next iteration read the buffers, which are then released in that one."""
+    running = [op for op in loop.body if isinstance(op, WgmmaOp) and op.pending]
+    views = [untransposed(v).op for mma in running for v in (mma.a, mma.b)]
+    return any(isinstance(op, LocalIndexOp) and op.ring in r.buffers for op in views)
 
 
 def _previous(b: Builder, slot: Value, stages: int) -> Value:
@@ -137,7 +122,7 @@ def _previous(b: Builder, slot: Value, stages: int) -> Value:
 
 def _after(r: Ring, loop: ForOp, slot: Value) -> None:
     """Release the last buffer after the loop, once the MMAs that run on are done."""
-    if any(_ring_of(v) in r.buffers for mma in running(loop) for v in _roots(mma)):
+    if _read_on(r, loop):
         at: Op = loop
         while isinstance(at.next, WgmmaWaitOp):
             at = at.next
@@ -145,10 +130,6 @@ def _after(r: Ring, loop: ForOp, slot: Value) -> None:
         ran = runs_at_all(b, loop.lb, loop.ub, loop.step)
         last = _previous(b, slot, r.stages)
         b.insert(MbarrierArriveOp(r.empty, last, ran, [], **r.arrivals))
-
-
-def _ring_of(view: Value) -> Value | None:
-    return view.op.ring if isinstance(view.op, LocalIndexOp) else None
 
 
 class _Thread(Carrying):

@@ -34,8 +34,6 @@ from tessera.passes.gpu_loops.streams import (
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
 from tessera.passes.neutral.remarks import place_of, remark
 
-# Registers of MMAs up to which the last MMA of a chain may be shifted by an iteration (tools/fit).
-CHAINED_REG32 = 208
 # Registers of an iteration's results from which warpgroups play ping-pong (tools/fit).
 PING_PONG_REG32 = 128
 CTAS = 2  # on an SM, of which one computes while another one waits
@@ -85,7 +83,7 @@ class _Plan:
         self._buffer_large()
         streams = self._streams()
         rings: set[Op] = {s.alloc for s in streams}
-        running, shifted = overlapping(loop, rings, CHAINED_REG32)
+        running, shifted = overlapping(loop, rings)
         slots, lag = self._slots(streams, bool(running), bool(shifted))
         if slots == 1 or not apply("software-pipeline", loop):
             return

@@ -26,7 +26,6 @@ from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.chains import overlapping, run_on, schedule_late, shiftable
 from tessera.passes.gpu_loops.choices import Looked
 from tessera.passes.gpu_loops.ordering import sees_nothing
-from tessera.passes.gpu_loops.plan import CHAINED_REG32
 from tessera.passes.gpu_loops.producer import Needs, Split
 from tessera.passes.gpu_loops.rings import (
     SLACK,
@@ -200,7 +199,7 @@ class _Plan:
 
     def _overlap(self, loop: ops.ForOp, rings: list[Ring]) -> None:
         """Write which MMAs of a loop run on, or late."""
-        running, shifted = overlapping(loop, _allocs(rings), CHAINED_REG32)
+        running, shifted = overlapping(loop, _allocs(rings))
         kinds = kinds_of(loop, running, shifted)
         size = sum(r.slot_bytes for r in rings if r.first is None)
         looked = Looked(loop, self.facts, self.warps, self._wanted(loop), kinds)
@@ -239,7 +238,7 @@ class _Plan:
             return roles
         roles, rings = self._roles(), [r for r in self.rings if not r.outer and r.first is None]
         chains = any(
-            shiftable(loop, _allocs([r]), CHAINED_REG32)
+            shiftable(loop, _allocs([r]))
             for r in rings
             if isinstance(loop := r.block.parent, ops.ForOp)
         )
