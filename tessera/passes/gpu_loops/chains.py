@@ -40,9 +40,7 @@ class Shifted:
     number: int
 
 
-def overlapping(
-    loop: ops.ForOp, rings: set[Op]
-) -> tuple[list[ops.WgmmaOp], list[Shifted]]:
+def overlapping(loop: ops.ForOp, rings: set[Op]) -> tuple[list[ops.WgmmaOp], list[Shifted]]:
     """Return the MMAs of a loop that may run on into the next iteration, or else those that may be shifted by one."""
     running = accumulating(loop, rings)
     shifted = [] if running else shiftable(loop, rings)

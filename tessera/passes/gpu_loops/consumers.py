@@ -18,11 +18,10 @@ from tessera.ops import (
     SharedView,
     SubOp,
     WgmmaOp,
-    WgmmaWaitOp,
 )  # fmt: skip
 from tessera.ops.schedule import memory_users, spell_out, stage_of
 from tessera.passes.gpu_loops.rings import Ring
-from tessera.passes.gpu_loops.slots import advance
+from tessera.passes.gpu_loops.slots import advance, behind_mmas
 from tessera.passes.neutral.loop_carried import Carrying
 from tessera.passes.neutral.loops import const, const32, runs_at_all
 
@@ -69,17 +68,19 @@ def _body(r: Ring, loop: ForOp, slot: Value, phase: Value) -> list[Value]:
 
 
 def _places(r: Ring, loop: ForOp) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """Return the places in the schedule (ops/schedule.py) of what waits for a ring's buffers, of what releases them,
-    and of what counts on. A ring that only later stages read is all theirs."""
+    """Return where in the schedule (ops/schedule.py) a ring's buffers are waited for, where they are released, and
+    where the next buffer is computed. All of that is in the later stage if no other one reads them."""
     if loop.main_stage is None:
         return {}, {}, {}
     positions = spell_out(loop)
     users = {op for a in r.allocs for op in memory_users(a.result)}
     late = [op for op in users if stage_of(op, loop) > loop.main_stage]
-    others = [op for op in positions if _reads(op) and stage_of(op, loop) > loop.main_stage]
+    delayed = [
+        positions[op] for op in positions if stage_of(op, loop) > loop.main_stage and _reads(op)
+    ]
     main = [positions[op] for op in positions if stage_of(op, loop) == loop.main_stage]
-    # Buffers are released behind all late readers.
-    behind = {"position": max(positions[op] for op in others) + 1 if others else main[-1]}
+    # Buffers are released behind all readers of later stages, of other rings, too.
+    behind = {"position": max(delayed) + 1 if delayed else main[-1]}
     if not late:
         return {"position": positions[r.loads[0]]}, behind, behind
     stage = {"stage": stage_of(late[0], loop)}
@@ -87,7 +88,7 @@ def _places(r: Ring, loop: ForOp) -> tuple[dict[str, int], dict[str, int], dict[
         return {"position": positions[r.loads[0]]}, behind | stage, behind
     reads = {"position": min(positions[op] for op in late)} | stage
     for op in loop.body:
-        if _shows(op, r.allocs):
+        if isinstance(op, SharedView) and buffer_of(op.result).op in r.allocs:
             op.attrs |= reads
     return reads, behind | stage, behind | stage
 
@@ -95,10 +96,6 @@ def _places(r: Ring, loop: ForOp) -> tuple[dict[str, int], dict[str, int], dict[
 def _reads(op: Op) -> bool:
     used = any(isinstance(v.type, SharedType) for v in op.operands)
     return used and not isinstance(op, SharedView | MbarrierArriveOp | MbarrierWaitOp)
-
-
-def _shows(op: Op, buffers: Sequence[Op]) -> bool:
-    return isinstance(op, SharedView) and buffer_of(op.result).op in buffers
 
 
 def _replace_loads(r: Ring, views: list[Value]) -> None:
@@ -123,10 +120,7 @@ def _previous(b: Builder, slot: Value, stages: int) -> Value:
 def _after(r: Ring, loop: ForOp, slot: Value) -> None:
     """Release the last buffer after the loop, once the MMAs that run on are done."""
     if _read_on(r, loop):
-        at: Op = loop
-        while isinstance(at.next, WgmmaWaitOp):
-            at = at.next
-        b = Builder.after_op(at)
+        b = behind_mmas(loop)
         ran = runs_at_all(b, loop.lb, loop.ub, loop.step)
         last = _previous(b, slot, r.stages)
         b.insert(MbarrierArriveOp(r.empty, last, ran, [], **r.arrivals))

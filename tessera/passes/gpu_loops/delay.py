@@ -56,7 +56,11 @@ def delay(loop: ops.ForOp, stage: int, places: Places, ping_pong: bool = False) 
     for old, new in zip(loop.results, branch.results, strict=True):
         old.replace_all_uses(new)
     Builder(branch.orelse, None, loop.loc).insert(ops.YieldOp(list(loop.inits)))
-    return _Delay(loop, stage, places).run(Builder(branch.then, None, loop.loc), ping_pong)
+    work = _Delay(loop, stage, places)
+    new = work.run(Builder(branch.then, None, loop.loc))
+    if ping_pong:
+        _play(new, work.late)
+    return new
 
 
 class _Delay:
@@ -73,15 +77,13 @@ class _Delay:
         places = self.places
         return [op for op in self.loop.body if op in places and places[op][1] >= self.stage]
 
-    def run(self, b: Builder, ping_pong: bool) -> ops.ForOp:
+    def run(self, b: Builder) -> ops.ForOp:
         loop = self.loop
         self._repeat_views()
         mapping = iteration(b, loop, loop.lb, loop.inits, without=set(self.late))
         arrange(loop, self.places)
         self.late = self._late()
         second = b.emit(ops.AddOp(loop.lb, loop.step))
-        if ping_pong:
-            b.insert(ops.PingPongOp(kind="open"))
         inits = [
             init if n in self.made else mapping.get(v, v)
             for n, (init, v) in enumerate(
@@ -92,16 +94,12 @@ class _Delay:
         for v, n in self._carry(crossing).items():
             inits[n:] = [mapping.get(v, v), *inits[n + 1 :]]
         body, count = loop.body, len(loop.results)
-        if ping_pong:
-            _play(loop, self.late)
         names = [v.name for v in body.args[1:]]
         loop.regions = []
         new = ops.ForOp(
             second, loop.ub, loop.step, inits, regions=[body], names=names, **loop.attrs
         )
         b.insert(new)
-        if ping_pong:
-            b.insert(ops.PingPongOp(kind="close"))
         b.insert(ops.YieldOp(self._last(b, new)[:count]))
         loop.erase()
         return new
@@ -190,6 +188,8 @@ def _inside(op: Op, late: set[Op]) -> bool:
 
 def _play(loop: ops.ForOp, late: Sequence[Op]) -> None:
     """Let warpgroups start the MMAs of an iteration one after another (ping-pong)."""
+    Builder.before_op(loop).insert(ops.PingPongOp(kind="open"))
+    Builder.after_op(loop).insert(ops.PingPongOp(kind="close"))
     waits: list[Op] = []
     for op in loop.body:
         if isinstance(op, ops.WgmmaOp):

@@ -39,7 +39,13 @@ from tessera.ops.schedule import positions_of, stage_of, steady_state
 from tessera.passes.gpu_loops.delay import Places, Placing, arrange, delay
 from tessera.passes.gpu_loops.expand_roles import expand_roles
 from tessera.passes.gpu_loops.registers import carried_loads, carry
-from tessera.passes.gpu_loops.slots import advance, next_slot, row_of_mbarriers, wait_until_free
+from tessera.passes.gpu_loops.slots import (
+    advance,
+    behind_mmas,
+    next_slot,
+    row_of_mbarriers,
+    wait_until_free,
+)
 from tessera.passes.gpu_loops.streams import Ahead, Stream, slice_of
 from tessera.passes.neutral.loops import const, const32, set_yields, with_carried
 
@@ -233,10 +239,7 @@ class _Rings:
             Placing(end, self.places, position, self._last_reader()).insert(arrive)
         following = [b.emit(ops.AddOp(index, loop.step)), *following]
         set_yields(loop.body, [*following, *ahead])
-        at = loop
-        while isinstance(at.next, ops.WgmmaWaitOp):  # for MMAs that still run
-            at = at.next
-        Builder.after_op(at).emit(ops.AsyncWaitOp([], pending=0, private=self.private))
+        behind_mmas(loop).emit(ops.AsyncWaitOp([], pending=0, private=self.private))
         return loop
 
     def _at(self, op: Op, position: int) -> Builder:

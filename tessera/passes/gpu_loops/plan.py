@@ -17,6 +17,7 @@ from tessera.analysis.provenance import buffer_of
 from tessera.analysis.scratch import scratch_bytes
 from tessera.ir import Builder, Module, Op, pass_
 from tessera.ir.applications import Declined, apply
+from tessera.ops.roles import is_in_split
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.anchors import bytes_of
 from tessera.passes.gpu_loops.chains import overlapping, run_on, schedule_late
@@ -24,7 +25,8 @@ from tessera.passes.gpu_loops.choices import Looked
 from tessera.passes.gpu_loops.registers import early_loads, run_early
 from tessera.passes.gpu_loops.streams import (
     Stream,
-    may_be_buffered,
+    is_zero,
+    require_buffer,
     staged_loops,
     stream_of,
     stream_or_reason,
@@ -121,7 +123,7 @@ class _Plan:
         """Put buffers behind loads that a loop waits for in each iteration, as registers are too few to carry them. A
         second CTA on an SM hides as much, and keeps its room."""
         axis, facts, streams = self.axis, self.facts, self._streams()
-        found = [op for op in self.large if may_be_buffered(op, self.loop, axis, facts)]
+        found = [op for op in self.large if self._may_be_buffered(op)]
         copied, beside = sum(s.bytes for s in streams), self._beside(streams)
         used = [beside + self.wanted * copied]
         used.append(used[0] + self.wanted * sum(bytes_of(op.result) for op in found))
@@ -129,6 +131,16 @@ class _Plan:
         if found and after >= min(CTAS, max(1, before)) and apply("shared-prefetch", self.loop):
             for op in found:
                 through_buffer(op, axis, facts)
+
+    def _may_be_buffered(self, op: ops.LoadOp) -> bool:
+        in_role = isinstance(self.loop.parent_op(), ops.FuncOp) and is_in_split(self.loop)
+        if in_role or (op.other is not None and not is_zero(op.other)):
+            return False
+        try:
+            require_buffer(op, self.axis, self.facts)
+        except Declined:
+            return False
+        return True
 
     def _slots(self, streams: list[Stream], running: bool, shifts: bool) -> tuple[int, bool]:
         """Return the number of buffers: as many as are wanted and fit, or 1 if there is nothing to do; and whether

@@ -30,7 +30,6 @@ from tessera.passes.gpu_loops.producer import Needs, Split
 from tessera.passes.gpu_loops.rings import (
     SLACK,
     Ring,
-    allocation,
     filled_by,
     grouped,
     read_together,
@@ -43,7 +42,6 @@ from tessera.passes.gpu_loops.warp_roles import (
     instruction_reg32,
     roles_for,
     roles_reg32,
-    roles_with_transpose,
 )
 from tessera.passes.neutral.descriptors import lower_access
 from tessera.passes.neutral.remarks import remark
@@ -212,18 +210,16 @@ class _Plan:
     def _grouped(self, blocks: list[Ring]) -> list[Ring]:
         """Split the loads of each block into rings. Before inner loops only operands of MMAs get one."""
         found: list[Ring] = []
+        around = {r: op for r in blocks if (op := r.block.parent) is not None}
         for r in blocks:
-            inner = any(
-                other.block is not r.block and other.block.parent in set(r.block_ops())
-                for other in blocks
-            )
+            inner = any(loop.is_inside(around[r]) for loop in around.values())
             loads = [x for x in r.loads if not (r.once or inner) or filled_by(x) is not None]
             what = self.transposition
             if what is not None and what.load in loads:
                 loads.remove(what.load)
                 found.append(Ring(r.block, [what.load], [what.alloc], release="transpose"))
                 found.append(Ring(r.block, [what.read], [what.transposed], "transpose"))
-            for ring in grouped(loads, [allocation(x) for x in loads]):
+            for ring in grouped(loads):
                 ring.release, ring.outer = r.release, r.once or inner
                 found.append(ring)
         share(found)
@@ -233,9 +229,7 @@ class _Plan:
         """Return the roles. Use fewer stages if a second CTA then shares the SM with a CTA of one warpgroup: while one
         works on results of a chain of MMAs, the other one multiplies."""
         if self.transposition is not None:
-            roles = roles_with_transpose(self.facts, self.warps, self.func)
-            assert roles is not None
-            return roles
+            return self.transposition.roles
         roles, rings = self._roles(), [r for r in self.rings if not r.outer and r.first is None]
         chains = any(
             shiftable(loop, _allocs([r]))

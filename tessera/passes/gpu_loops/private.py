@@ -17,10 +17,8 @@ from __future__ import annotations
 
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.loop_times import NONE
-from tessera.dtypes import int1, pointer_type
 from tessera.ir import Effect, Module, TileType, pass_
 from tessera.ir.applications import Declined, apply
-from tessera.layout import LinearLayout
 from tessera.ops import ForOp, LoadOp, Matmul, StoreOp
 from tessera.ops.roles import ring_of
 from tessera.passes.gpu_facts import GpuFacts
@@ -29,11 +27,10 @@ from tessera.passes.gpu_loops.choices import Looked
 from tessera.passes.gpu_loops.registers import arrays_written, is_apart
 from tessera.passes.gpu_loops.short import version_short
 from tessera.passes.gpu_loops.streams import (
-    COPY_BYTES,
+    require_buffer,
     slice_of,
     staged_loops,
     through_buffer,
-    vector_of,
     write_copies,
 )
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
@@ -71,7 +68,10 @@ def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, module:
                     raise Declined("the loop stores, and does not ask for stages")
                 if not is_apart(op.ptr, written):
                     raise Declined("a store of the loop may write what it reads")
-                _require_runs_ahead(op, loop, axis, facts)
+                require_buffer(op, axis, facts)
+                sources = [v for v in (op.ptr, op.mask, op.other) if v is not None]
+                if slice_of(sources, loop) is None:
+                    raise Declined("its address is not known in iterations before")
             except Declined as reason:
                 remark(module, f"the load{place_of(op)} is not copied ahead: {reason}")
             else:
@@ -100,19 +100,3 @@ def _is_simple(loop: ForOp) -> bool:
         if op.all_effects() & (Effect.WRITE | Effect.SYNC) and not isinstance(op, StoreOp):
             return False
     return True
-
-
-def _require_runs_ahead(op: LoadOp, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> None:
-    """Raise the reason unless each thread loads whole vectors that no other thread holds, from addresses that are known
-    ahead."""
-    t = op.result.type
-    layout: LinearLayout = t.layout
-    if t.elem is int1 or isinstance(t.elem, pointer_type):
-        raise Declined("it loads pointers or truth values")
-    if not layout.is_bijective():
-        raise Declined("several threads hold the same element")
-    size = vector_of(op, axis, facts) * t.elem.storage_bytes
-    if size < COPY_BYTES:
-        raise Declined(f"a thread reads {size} bytes at once, a copy moves {COPY_BYTES}")
-    if slice_of([v for v in (op.ptr, op.mask, op.other) if v is not None], loop) is None:
-        raise Declined("its address is not known in iterations before")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,11 +63,6 @@ class Ring:
         proxy and the TMA unit writes through the asynchronous one, and an arrival alone orders accesses of one proxy
         only: if threads read, a fence is needed, or the TMA unit may overwrite what is still being read."""
         return {"groups": self.release == "warpgroup", "ctas": self.ctas, "proxy": self.plain}
-
-    def block_ops(self) -> Iterator[Op]:
-        """Yield all ops of the block, nested ones included."""
-        for op in self.block:
-            yield from op.walk()
 
     @property
     def bytes(self) -> int:
@@ -134,10 +128,10 @@ class ProducerAcquire:
             b.insert(ops.MbarrierArriveOp(self.bars, const32(b, 0), runs, [], fence=True))
 
 
-def grouped(loads: list[ops.DescriptorLoadOp], allocs: list[ops.LocalAllocOp]) -> list[Ring]:
+def grouped(loads: list[ops.DescriptorLoadOp]) -> list[Ring]:
     """Return the rings of a block's loads: one for the tiles of the same MMAs, and one for tiles that no MMA reads."""
     found: dict[tuple[Op, ...], Ring] = {}
-    for load, alloc in zip(loads, allocs, strict=True):
+    for load, alloc in [(x, allocation(x)) for x in loads]:
         mmas = [op for op in memory_users(alloc.result) if isinstance(op, ops.WgmmaOp)]
         block = load.parent
         assert block is not None

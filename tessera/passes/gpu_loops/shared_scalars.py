@@ -41,9 +41,5 @@ def repeat_in_roles(split: WarpSpecializeOp, scalars: list[Op]) -> None:
 
 def _role_of(op: Op, split: WarpSpecializeOp) -> Block | None:
     """Return the role's block that contains an op, at any depth."""
-    while op.parent not in split.regions:
-        around = op.parent_op()
-        if around is None:
-            return None
-        op = around
-    return op.parent
+    blocks = (x.parent for x in (op, *op.ancestors()))
+    return next((block for block in blocks if block in split.regions), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tessera import ops
 from tessera.dtypes import int64
-from tessera.ir import Builder, SharedType, Value
+from tessera.ir import Builder, Op, SharedType, Value
 from tessera.layout.shared import shared_linear
 from tessera.passes.neutral.loops import const32
 
@@ -28,6 +28,14 @@ def advance(b: Builder, slot: Value, phase: Value, slots: int) -> tuple[Value, V
     flipped = b.emit(ops.XorOp(phase, const32(b, 1)))
     first = b.emit(ops.SelectOp(wraps, const32(b, 0), following))
     return first, b.emit(ops.SelectOp(wraps, flipped, phase))
+
+
+def behind_mmas(loop: ops.ForOp) -> Builder:
+    """Return where a loop's MMAs that run on have ended: behind the waits for them."""
+    at: Op = loop
+    while isinstance(at.next, ops.WgmmaWaitOp):
+        at = at.next
+    return Builder.after_op(at)
 
 
 def wait_until_free(b: Builder, empty: Value, slot: Value, phase: Value) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.machines import CP_ASYNC_BYTES
+from tessera.dtypes import int1, pointer_type
 from tessera.ir import Builder, Effect, Module, Op, SharedType, TileType, Value
 from tessera.ir.applications import Declined
 from tessera.layout import LinearLayout, offset_map
 from tessera.ops import DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp, LocalLoadOp, MmaOp
-from tessera.ops.roles import is_in_split
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.coalesce import access_width
 from tessera.passes.neutral.fold import constant_of
@@ -178,15 +178,18 @@ def vector_of(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> int:
     return min(access_width(axis, op.ptr, op.mask, dim, facts.max_vector_bytes), along)
 
 
-def may_be_buffered(op: LoadOp, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> bool:
-    """Whether threads may copy what they load to a buffer, by whole vectors, and read it there again."""
-    layout: LinearLayout = op.result.type.layout
-    in_role = isinstance(loop.parent_op(), FuncOp) and is_in_split(loop)
-    if op.volatile or not layout.is_bijective() or in_role:
-        return False
-    if vector_of(op, axis, facts) * op.result.type.elem.storage_bytes < COPY_BYTES:
-        return False
-    return op.other is None or is_zero(op.other)
+def require_buffer(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> None:
+    """Raise the reason unless threads may copy what they load to a buffer, and read it there again: by whole vectors,
+    which no other thread holds."""
+    t = op.result.type
+    layout: LinearLayout = t.layout
+    if t.elem is int1 or isinstance(t.elem, pointer_type):
+        raise Declined("it loads pointers or truth values")
+    if not layout.is_bijective():
+        raise Declined("several threads hold the same element")
+    size = vector_of(op, axis, facts) * t.elem.storage_bytes
+    if size < COPY_BYTES:
+        raise Declined(f"a thread reads {size} bytes at once, a copy moves {COPY_BYTES}")
 
 
 def through_buffer(

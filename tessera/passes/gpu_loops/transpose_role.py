@@ -29,7 +29,7 @@ from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.producer import Needs, Producer, Split, States
 from tessera.passes.gpu_loops.rings import SLACK, Ring, copying_ctas, filled_by
 from tessera.passes.gpu_loops.slots import advance, wait_until_free
-from tessera.passes.gpu_loops.warp_roles import roles_with_transpose
+from tessera.passes.gpu_loops.warp_roles import WarpRoles, roles_with_transpose
 from tessera.passes.neutral.loops import const, only_accumulates
 
 BUFFERS = 3  # of the transposed operand: one written, one read, one being released
@@ -46,6 +46,7 @@ class Transposition:
     read: ops.LocalLoadOp
     transposed: ops.LocalAllocOp
     mma: ops.WgmmaOp
+    roles: WarpRoles
 
 
 def transposed_operand(loop: ops.ForOp) -> ops.LocalAllocOp | None:
@@ -99,7 +100,7 @@ def transposition_of(func: ops.FuncOp, num_warps: int, facts: GpuFacts) -> Trans
     roles = roles_with_transpose(facts, num_warps, func)
     if not alone or roles is None or not isinstance(mma, ops.WgmmaOp):
         return None
-    return Transposition(load, alloc, read, transposed, mma)
+    return Transposition(load, alloc, read, transposed, mma, roles)
 
 
 class TransposeRole(Producer):

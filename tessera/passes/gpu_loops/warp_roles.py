@@ -55,14 +55,13 @@ def roles_for(facts: GpuFacts, consumers: int, reg32: int, fit: int, largest: in
             return WarpRoles(1, EVEN, ctas)
         if not handover:
             continue
-        given, kept = _handed_over(facts, consumers, ctas, SMALL_PRODUCER)
+        kept = _kept(facts, consumers, ctas, SMALL_PRODUCER)
         if kept >= need and _even(facts, consumers + WARPGROUP, ctas) >= start:
-            return WarpRoles(WARPGROUP, (given, kept, 0), ctas)
+            return WarpRoles(WARPGROUP, (SMALL_PRODUCER, kept, 0), ctas)
     if not handover or (reg32 < LARGE and _even(facts, consumers + 1, 1) >= need):
         return WarpRoles(1, EVEN, 1)
-    given, kept = _handed_over(facts, consumers, 1, PRODUCER)
-    if kept < need:
-        given, kept = _handed_over(facts, consumers, 1, SMALL_PRODUCER)
+    given = PRODUCER if _kept(facts, consumers, 1, PRODUCER) >= need else SMALL_PRODUCER
+    kept = _kept(facts, consumers, 1, given)
     if kept > min(LARGEST, _even(facts, consumers + 1, 1)):
         return WarpRoles(WARPGROUP, (given, min(kept, LARGEST), 0), 1)
     return WarpRoles(1, EVEN, 1)
@@ -70,14 +69,8 @@ def roles_for(facts: GpuFacts, consumers: int, reg32: int, fit: int, largest: in
 
 def roles_with_transpose(facts: GpuFacts, consumers: int, func: Op) -> WarpRoles | None:
     """Return roles with four more warps that transpose an operand of the consumers' MMAs, if registers are left."""
-    groups = consumers // WARPGROUP
     start = _even(facts, consumers + 2 * WARPGROUP, 1)
-    kept = (
-        (start * (groups + 2) - SMALL_PRODUCER - TRANSPOSE_REGISTERS)
-        // max(1, groups)
-        // REGISTER_GRAIN
-        * REGISTER_GRAIN
-    )
+    kept = _kept(facts, consumers, 1, SMALL_PRODUCER, TRANSPOSE_REGISTERS)
     need, largest = roles_reg32(func) + TRANSPOSE_WORK, instruction_reg32(func) + WORK
     if not facts.has_register_handover or kept < need or start < largest or kept > LARGEST:
         return None
@@ -88,19 +81,19 @@ def _even(facts: GpuFacts, warps: int, ctas: int) -> int:
     """Return the registers of each thread if all threads have the same number."""
     in_a_sub_partition = -(-warps * ctas // SCHEDULERS)
     lanes = in_a_sub_partition * facts.warp_size
-    return (
-        min(facts.registers, facts.register_file // SCHEDULERS // lanes)
-        // REGISTER_GRAIN
-        * REGISTER_GRAIN
-    )
+    return _whole(min(facts.registers, facts.register_file // SCHEDULERS // lanes))
 
 
-def _handed_over(facts: GpuFacts, consumers: int, ctas: int, given: int) -> tuple[int, int]:
-    """Divide the register file (setmaxnreg). Return the registers of a producer's thread and of a consumer's, which
-    share the rest."""
-    groups = consumers // WARPGROUP
-    start = _even(facts, consumers + WARPGROUP, ctas)
-    return given, (start * (groups + 1) - given) // groups // REGISTER_GRAIN * REGISTER_GRAIN
+def _kept(facts: GpuFacts, consumers: int, ctas: int, *others: int) -> int:
+    """Return the registers of a consumer's thread that the other roles leave (setmaxnreg). Each of these has a
+    warpgroup, and `others` registers a thread."""
+    groups, more = consumers // WARPGROUP, len(others)
+    start = _even(facts, consumers + more * WARPGROUP, ctas)
+    return _whole((start * (groups + more) - sum(others)) // groups)
+
+
+def _whole(registers: int) -> int:
+    return registers // REGISTER_GRAIN * REGISTER_GRAIN
 
 
 def roles_reg32(func: Op) -> int:
