@@ -135,6 +135,30 @@ def test_loads_past_the_caches_stay_loads(cc: int) -> None:
 
 
 @tessera.jit
+def powers(x, by, steps, BLOCK: tl.constexpr):
+    """Each product becomes an operand of the next one, by way of memory."""
+    row = tl.arange(0, BLOCK)
+    at = row[:, None] * BLOCK + row[None, :]
+    factor = tl.load(by + at)
+    for _ in range(0, steps):
+        x += BLOCK * BLOCK
+        product = tl.dot(tl.load(x - BLOCK * BLOCK + at), factor)
+        tl.store(x + at, product.to(tl.float16))
+
+
+@pytest.mark.parametrize("cc", [80, 90])
+def test_operands_that_the_loop_stores_are_not_copied_ahead(cc: int) -> None:
+    """A copy three iterations ahead would read what is stored in the iteration before its own."""
+    signature = {"x": "*fp16", "by": "*fp16", "steps": "i32", "BLOCK": "constexpr"}
+    kernel = Compiled(powers, signature, {"BLOCK": 64}, cc=cc, num_warps=4, num_stages=3)
+    assert kernel.count(r"cp\.async") == 0
+    x, by = np.zeros((6, 64, 64), np.float16), 2 * np.eye(64, dtype=np.float16)
+    x[0] = by
+    kernel.run(x, by, 5)
+    assert (x == by * 2.0 ** np.arange(6)[:, None, None]).all()
+
+
+@tessera.jit
 def spread(x, out, n, BLOCK: tl.constexpr):
     """A branch follows the loop, and another loop, which reads what both make."""
     n = tl.multiple_of(n, 4)

@@ -46,7 +46,7 @@ def schedule_loops(module: Module, facts: GpuFacts) -> None:
     """Plan software pipelines: write the schedule of each loop whose tiles can be copied ahead.
 
     Takes: GPU IR with layouts, as only whole vectors may be copied asynchronously; `num_stages` of module or loop.
-        Loops in which programs wait for others are left alone.
+        Loops in which programs wait for others are left alone, and loads of arrays that the loop may write to.
     Gives: loops with `main_stage`; loads and the buffers that they fill with `stage`, `slots` and `signal`; MMAs that
         run on with `pending`, or late with `stage`; a remark for each load of a buffer that is not copied ahead.
     Needs: a GPU with `cp.async` (sm_80).

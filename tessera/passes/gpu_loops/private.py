@@ -24,7 +24,6 @@ from tessera.ops.roles import ring_of
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.anchors import bytes_of
 from tessera.passes.gpu_loops.choices import Looked
-from tessera.passes.gpu_loops.registers import arrays_written, is_apart
 from tessera.passes.gpu_loops.short import version_short
 from tessera.passes.gpu_loops.streams import (
     require_buffer,
@@ -33,7 +32,7 @@ from tessera.passes.gpu_loops.streams import (
     through_buffer,
     write_copies,
 )
-from tessera.passes.gpu_movement.memory_effects import waits_for_others
+from tessera.passes.gpu_movement.memory_effects import arrays_written, is_apart, waits_for_others
 from tessera.passes.neutral.remarks import place_of, remark
 
 PROGRAMS = 2  # CTAs that must still fit on an SM

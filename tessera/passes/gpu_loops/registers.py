@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
-from tessera.analysis.provenance import argument_of
 from tessera.analysis.registers import mma_reg32, reg32_of
 from tessera.dtypes import int1
 from tessera.ir import Builder, Op, TileType, Value, with_elem
@@ -20,12 +19,9 @@ from tessera.ir.applications import apply
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.delay import Places, Placing
 from tessera.passes.gpu_loops.streams import Ahead, slice_of, stream_of
-from tessera.passes.gpu_movement.memory_effects import waits_for_others
+from tessera.passes.gpu_movement.memory_effects import arrays_written, is_apart, waits_for_others
 from tessera.passes.neutral.loops import set_yields, with_carried
 
-UNKNOWN = (
-    ops.DescriptorWrite, ops.CallOp, ops.VolatileAsmOp, ops.BarrierOp, ops.GridDependencyOp,
-)  # fmt: skip
 # Registers of a thread for MMAs, sums beside them and loads that run ahead; and for small loads in any case.
 ROOM_REG32, SMALL_REG32 = 176, 4
 
@@ -57,28 +53,6 @@ def early_loads(
             elif isinstance(op.result.type, TileType):
                 large.append(op)
     return found if found and apply("register-prefetch", loop) else [], large
-
-
-def arrays_written(loop: ops.ForOp) -> set[Value] | None:
-    """Return the arguments through which a loop writes; None if they are not known."""
-    found: set[Value] = set()
-    for op in loop.walk():
-        if isinstance(op, ops.PointerWrite):
-            base = argument_of(op.ptr)
-            if base is None:
-                return None
-            found.add(base)
-        elif isinstance(op, UNKNOWN):
-            return None
-    return found
-
-
-def is_apart(ptr: Value, written: set[Value] | None) -> bool:
-    """Whether pointers point to none of the arrays `written`."""
-    if not written:
-        return written is not None
-    base = argument_of(ptr)
-    return base is not None and base not in written
 
 
 def _may_run_ahead(op: ops.LoadOp, loop: ops.ForOp, written: set[Value] | None) -> bool:

@@ -14,6 +14,7 @@ from tessera.layout import LinearLayout, offset_map
 from tessera.ops import DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp, LocalLoadOp, MmaOp
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.coalesce import access_width
+from tessera.passes.gpu_movement.memory_effects import arrays_written, is_apart
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import runs_at_all
 
@@ -76,6 +77,8 @@ def stream_or_reason(
         return None
     if load.volatile:
         raise Declined("it is volatile")
+    if not is_apart(load.ptr, arrays_written(loop)):
+        raise Declined("a store of the loop may write what it reads")
     if load.other is not None and not is_zero(load.other):
         raise Declined("masked elements are no zeros, with which asynchronous copies fill")
     alloc = users[0]

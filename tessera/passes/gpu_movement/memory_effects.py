@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from tessera.ir import Effect, Op
-from tessera.ops import Atomic, Diagnostic, LoadOp, Loop
+from tessera.analysis.provenance import argument_of
+from tessera.ir import Effect, Op, Value
+from tessera.ops import (
+    Atomic,
+    CallOp,
+    DescriptorWrite,
+    Diagnostic,
+    ForOp,
+    GridDependencyOp,
+    LoadOp,
+    Loop,
+    PointerWrite,
+    VolatileAsmOp,
+)  # fmt: skip
+from tessera.passes.neutral.descriptors import made_by
 
 UNCACHED = ".cv"
+UNKNOWN = (CallOp, VolatileAsmOp, GridDependencyOp)
 
 
 def writes(op: Op) -> bool:
@@ -30,3 +44,26 @@ def precedes(op: Op, other: Op) -> bool:
         return True
     first = next(x for x in block if x is op or x is ways[block])
     return first is op and op is not ways[block]
+
+
+def arrays_written(loop: ForOp) -> set[Value] | None:
+    """Return the arguments through which a loop writes; None if they are not known."""
+    found: set[Value] = set()
+    for op in loop.walk():
+        if isinstance(op, PointerWrite | DescriptorWrite):
+            ptr = op.ptr if isinstance(op, PointerWrite) else made_by(op.desc).base
+            base = argument_of(ptr)
+            if base is None:
+                return None
+            found.add(base)
+        elif isinstance(op, UNKNOWN):
+            return None
+    return found
+
+
+def is_apart(ptr: Value, written: set[Value] | None) -> bool:
+    """Whether pointers point to none of the arrays `written`."""
+    if not written:
+        return written is not None
+    base = argument_of(ptr)
+    return base is not None and base not in written
