@@ -26,6 +26,9 @@ from tessera.runtime.drivers.allocation import set_allocator
 from tessera.utilities import cdiv, next_power_of_2
 
 if TYPE_CHECKING:
+    from tessera import knobs as knobs
+    from tessera import testing as testing
+    from tessera import tools as tools
     from tessera.profiler import profile as profile
 
 __version__ = "0.1.0"
@@ -40,13 +43,14 @@ __all__ = [
 
 _LATER = ("knobs", "testing", "tools")  # imported when they are first named
 
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> object:
-    if name in _LATER:
-        return import_module(f"tessera.{name}")
-    if name == "profile":
-        return import_module("tessera.profiler").profile
-    error = AttributeError(f"module 'tessera' has no attribute {name!r}")
-    if near := suggestion(name, [*__all__, *_LATER, "profile"]):
-        error.add_note(f"  = help: {near}")
-    raise error
+    def __getattr__(name: str) -> object:  # to type checkers every name would be an attribute
+        if name in _LATER:
+            return import_module(f"tessera.{name}")
+        if name == "profile":
+            return import_module("tessera.profiler").profile
+        error = AttributeError(f"module 'tessera' has no attribute {name!r}")
+        if near := suggestion(name, [*__all__, *_LATER, "profile"]):
+            error.add_note(f"  = help: {near}")
+        raise error

@@ -14,11 +14,9 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from tessera.language.kernel_typing import constexpr
     from tessera.language.operand_types import Mask, Option, TensorLike
     from tessera.language.values import tensor
-
-if TYPE_CHECKING:
-    constexpr = Any  # kernels can use numbers that are annotated constexpr
 else:
     from tessera.language.values import constexpr
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from tessera.dtypes import dtype as element_type
     from tessera.language.callable import JITCallable
+    from tessera.language.kernel_typing import constexpr
     from tessera.language.operand_types import (
         BoolLike,
         Combined,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         StrLike,
         TensorLike,
     )
-    from tessera.language.values import constexpr, tensor
+    from tessera.language.values import tensor
     from tessera.language.values import tuple as tl_tuple
 
 __all__ = [

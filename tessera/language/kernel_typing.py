@@ -1,14 +1,14 @@
-"""Names for type checkers: values bound to them in a kernel have the type Any.
+"""Makes `constexpr` Any to type checkers, as an annotation and as a call.
 
-`from tessera.language.kernel_typing import constexpr` under TYPE_CHECKING makes `constexpr` Any both as an annotation
-and as a call, so that `B: tl.constexpr = 4`, `B + 1` and `LIMIT = tl.constexpr(4)` all pass.
+So `B: tl.constexpr = 4`, `B + 1` and `LIMIT = tl.constexpr(4)` all pass, and a launch may give B any value. An explicit
+alias of Any cannot be called, and a variable is no type; a name that is bound to an attribute of the type Any is both.
 """
 
-from typing import Any, TypeAlias
-
-# `constexpr` as an annotation where the type checker is strict, which calls cannot be
-constant: TypeAlias = Any  # noqa: PYI042
+from typing import Any
 
 
-def __getattr__(name: str) -> Any:
-    raise AttributeError(f"{name} is for type checkers only")
+class _Types:
+    constant: Any
+
+
+constexpr = _Types.constant

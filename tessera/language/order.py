@@ -15,7 +15,7 @@ from tessera.language.reductions import _xor, log2_of, max, min, normal_dim, tot
 __all__ = ["bitonic_merge", "flip", "sort", "topk"]
 
 if TYPE_CHECKING:
-    from tessera.language.kernel_typing import constant as constexpr
+    from tessera.language.kernel_typing import constexpr
     from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr

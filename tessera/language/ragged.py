@@ -10,7 +10,7 @@ from tessera.language.callable import library
 
 if TYPE_CHECKING:
     from tessera.language.descriptor import tensor_descriptor
-    from tessera.language.kernel_typing import constant as constexpr
+    from tessera.language.kernel_typing import constexpr
     from tessera.language.operand_types import Index, Indices, IntLike
     from tessera.language.values import tensor
 else:

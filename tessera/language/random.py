@@ -18,7 +18,7 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from tessera.language.kernel_typing import constant as constexpr
+    from tessera.language.kernel_typing import constexpr
     from tessera.language.operand_types import Operand
     from tessera.language.values import tensor
 else:

@@ -49,3 +49,5 @@ add.warmup(x, out, 8, BLOCK=8, grid=(1,)).asmm  # refused
 add.explain(x, out, 8, BLOCK=8, grid=(1,)).rooflin  # refused
 add.explain(x, out, 8, BLOCK=8, grid=(1,)).roofline.measurd  # refused
 add.trace[(1,)](x, out, 8, BLOCK=8).roless  # refused
+tessera.nextpower_of_2(3)  # refused
+tessera.testing.do_bnech(lambda: None)  # refused

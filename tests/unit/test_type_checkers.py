@@ -1,4 +1,4 @@
-"""What pyright and mypy say to users' programs: nothing to a good one, and each marked line of a bad one."""
+"""What pyright and mypy say to users' programs: nothing to good ones, and each marked line of a bad one."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def marked(file: Path) -> set[int]:
 def test_good_and_bad_programs(checker):
     if importlib.util.find_spec(checker.__name__) is None:
         pytest.skip(f"{checker.__name__} is not installed")
-    good, bad = PROGRAMS / "good.py", PROGRAMS / "bad.py"
-    found = checker(good, bad)
-    assert found["good.py"] == set()
+    good, strict, bad = (PROGRAMS / name for name in ("good.py", "strict.py", "bad.py"))
+    found = checker(good, strict, bad)
+    assert found["good.py"] == found["strict.py"] == set()
     assert found["bad.py"] == marked(bad)
-    assert len(marked(bad)) == 34
+    assert len(marked(bad)) == 36
 
 
 def test_checkers_know_the_methods_that_the_front_end_knows():

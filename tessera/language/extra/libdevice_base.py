@@ -18,7 +18,7 @@ from tessera.language.builtin import builtin
 from tessera.language.callable import library
 
 if TYPE_CHECKING:
-    from tessera.language.kernel_typing import constant as constexpr
+    from tessera.language.kernel_typing import constexpr
     from tessera.language.operand_types import StrLike, TensorLike
     from tessera.language.values import tensor
 else:

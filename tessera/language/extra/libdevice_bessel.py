@@ -37,7 +37,7 @@ from tessera.language.extra.libdevice_ops import sqrt_rn
 __all__ = ["cyl_bessel_i0", "cyl_bessel_i1", "j0", "j1", "jn", "y0", "y1", "yn"]
 
 if TYPE_CHECKING:
-    from tessera.language.kernel_typing import constant as constexpr
+    from tessera.language.kernel_typing import constexpr
     from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr

@@ -19,7 +19,7 @@ from tessera.language.extra.libdevice_base import INF, NAN, _poly
 from tessera.language.extra.libdevice_ops import fast_log2f
 
 if TYPE_CHECKING:
-    from tessera.language.kernel_typing import constant as constexpr
+    from tessera.language.kernel_typing import constexpr
     from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr
