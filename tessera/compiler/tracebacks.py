@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from tessera.config import knobs
-from tessera.errors import InternalError, TesseraError
+from tessera.errors import CompilationError, InternalError, TesseraError
 from tessera.utilities import is_own
 
 P = ParamSpec("P")
@@ -57,15 +57,16 @@ def _users_frames(tb: TracebackType | None) -> TracebackType | None:
 
 
 def _cut_cause(error: TesseraError) -> None:
-    """Keep only the kernel's frames of an exception that its own Python code raised during compilation; errors of
-    tessera in the chain are only texts."""
-    outer: BaseException = error
+    """Keep only the kernel's frames of an exception that its own Python code raised during compilation, and show no
+    other causes: the error's text has the calls, and the message of an exception without such a frame."""
     cause = error.__cause__
     while isinstance(cause, TesseraError) and cause.__cause__ is not None:
-        outer, cause = cause, cause.__cause__
-    if cause is None or cause.__traceback__ is None:
+        cause = cause.__cause__
+    if cause is None:
         return
     tb = cause.__traceback__
     while tb is not None and is_own(tb.tb_frame):
         tb = tb.tb_next
-    outer.__cause__ = cause.with_traceback(tb)
+    cause.__traceback__ = tb
+    if isinstance(error, CompilationError):
+        error.tell_cause(cause if tb is not None else None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import linecache
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -16,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from posixpath import basename
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +126,14 @@ class FailedTile:
     kernel: object = None
 
 
+PRINTERS = frozenset({"traceback", "IPython", "rich", "_pytest"})  # who prints chains of exceptions
+
+
 class TesseraError(Exception):
     """Base of everything tessera raises on purpose."""
 
     failed: FailedTile | None = None
+    told: BaseException | None = None  # the cause, if the text of the error tells it
     code: ClassVar[str] = "error"
     template: ClassVar[str] = "{message}"
     help: str = ""
@@ -161,6 +166,26 @@ class TesseraError(Exception):
     def note(self, text: str) -> Self:
         self.notes.append(text)
         return self
+
+    if not TYPE_CHECKING:
+
+        @property
+        def __cause__(self) -> BaseException | None:
+            """The cause; of one that the text tells, who prints a traceback learns nothing."""
+            printed = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] in PRINTERS
+            shown = BaseException.__cause__.__get__(self)
+            return shown if printed or self.told is None else self.told
+
+        @__cause__.setter
+        def __cause__(self, cause: BaseException | None) -> None:
+            self.told = None
+            BaseException.__cause__.__set__(self, cause)
+
+    def tell_cause(self, shown: BaseException | None) -> None:
+        """Keep the cause for programs that ask for it, and let tracebacks show `shown` in its place."""
+        cause = self.__cause__
+        self.__cause__ = shown
+        self.told = cause
 
     def save(self, path: str | Path) -> Path:
         """Write a page (HTML) about an error of a checked launch that concerns a tile: which elements fail, beside the
@@ -208,6 +233,7 @@ class TesseraError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross process boundaries when kernels are compiled in parallel.
         state = self.__dict__.copy()
+        state.pop("told", None)
         if self.failed is not None:
             state["failed"] = replace(self.failed, kernel=None)
         return (_rebuild, (type(self), state, self.args))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource
 from tessera.config import knobs
-from tessera.errors import InternalError, TesseraError
+from tessera.errors import CompilationError, InternalError, TesseraError
 from tessera.utilities import is_own
 
 PACKAGE = str(Path(tessera.__file__).parent)
@@ -74,6 +76,11 @@ def adds_nothing(x, N: tl.constexpr):
     tl.store(x, None + N)  # pyright: ignore
 
 
+@tessera.jit
+def calls(x, kernel: tl.constexpr, N: tl.constexpr):
+    kernel(x, N)
+
+
 def test_causes() -> None:
     """The author's own frames; no frames if an operator went wrong, whose message the error repeats."""
     with pytest.raises(TesseraError, match="KeyError: 8") as caught:
@@ -86,6 +93,25 @@ def test_causes() -> None:
     cause = caught.value.__cause__
     assert isinstance(cause, TypeError)
     assert cause.__traceback__ is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shown"), [(looks_up, "KeyError: 8\n\nThe above"), (adds_nothing, "")]
+)
+def test_printed_causes(kernel: Any, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A traceback shows what the error's own text does not; programs that ask are told every cause."""
+    with pytest.raises(CompilationError) as caught:
+        calls[(1,)](np.zeros(8, np.float32), kernel, 8)
+    error = caught.value
+    sys.__excepthook__(type(error), error, error.__traceback__)
+    for text in (capsys.readouterr().err, "".join(traceback.format_exception(error))):
+        assert text.count("direct cause") == bool(shown)
+        assert text.startswith("Traceback") and shown in text
+        assert text.count("error[compilation]") == 1
+    assert type(error.__cause__) is CompilationError  # of the called function, as Triton has it
+    assert isinstance(error.__cause__.__cause__, KeyError if shown else TypeError)
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == str(error) and copy.__cause__ is None
 
 
 def test_all_frames_on_request() -> None:

@@ -72,7 +72,7 @@ MAX_FUNCTION_LINES = 61
 # Lines of Python in each part of the package, at most. Who makes a part smaller lowers its number (the test asks for
 # that when SLACK lines are saved); who adds a feature makes room for it, or raises the number and gives a reason.
 MOST_LINES = {
-    "errors": 650,  # with the form for programs, and classes for mistakes of host code
+    "errors": 680,  # with the form for programs, and classes for mistakes of host code
     "config": 1570,  # with the names of all optimisations
     "knobs": 100,
     "dtypes": 400,
@@ -89,7 +89,7 @@ MOST_LINES = {
     "interp": 2230,  # with frames that show its lines to debuggers
     "backends": 25010,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, ends of masks
     # of the functions of fp32 that were computed in fp64
-    "compiler": 1960,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers
+    "compiler": 1970,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers
     "runtime": 9720,  # docstrings of the host API have examples, too
     "compat": 1680,  # with proton's interface
     "tools": 3740,  # with the command `widths`, the reference by kind, and the page of graphs
