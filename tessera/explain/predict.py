@@ -40,10 +40,12 @@ def predict(t: Totals, machine: Machine, on_gpu: bool, occupancy: Occupancy | No
     arithmetic = t.operations / (machine.flops / 2)
     times = {"memory": 0.0, "caches": 0.0, "arithmetic": arithmetic, "matrix products": products}
     if on_gpu:
-        times["memory"] = (reads + writes) / machine.memory[-1][1]
         times["caches"] = t.fetched / machine.memory[0][1]
         times["shared memory"] = t.bank_passes / machine.banks
-        main = max(times.values()) * _tail(occupancy)
+        spread = _spread(occupancy)
+        times = {part: seconds * spread for part, seconds in times.items()}
+        times["memory"] = (reads + writes) / machine.memory[-1][1]
+        main = max(times.values())
     else:
         idle = max(1.0, machine.units / max(1, t.programs))
         footprint = sum(
@@ -70,8 +72,10 @@ def rate(machine: Machine, kind: str) -> float:
     return machine.products.get(kind) or machine.products["fp32"]
 
 
-def _tail(occupancy: Occupancy | None) -> float:
-    """Return how much longer a launch takes because its last round of CTAs does not fill the GPU."""
+def _spread(occupancy: Occupancy | None) -> float:
+    """Return how much more work the SM with the most CTAs has than the mean of all SMs. Memory is not an SM's: few SMs
+    ask for as much as it gives, up to what caches give each of them."""
     if occupancy is None or occupancy.waves <= 0:
         return 1.0
-    return max(1.0, ceil(occupancy.waves) / occupancy.waves) if occupancy.waves < 4 else 1.0
+    each = occupancy.waves * occupancy.ctas
+    return ceil(each) / each

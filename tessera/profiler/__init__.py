@@ -225,7 +225,9 @@ class profile:
             name = str(metrics.pop("name", kernel.name))
             numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
             begin, device = (start - self._origin) * 1e-9, str(kernel.target)
-            self.launches.append(Launch(name, grid, device, begin, seconds, scopes, numbers))
+            self.launches.append(
+                Launch(name, grid, device, begin, seconds, scopes, numbers, kernel.hash)
+            )
 
     def _timed(self, finished: list[Finished]) -> Iterator[Finished]:
         """Yield launches with the times that CUPTI has; it is given up."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 @dataclass(slots=True)
 class Launch:
     """One launch. `start`: seconds since the profile began, on the host's clock; `seconds`: of the device's work on a
-    GPU, of the whole launch on a CPU; `scopes`: names from the outermost in; `metrics`: what the kernel declares."""
+    GPU, of the whole launch on a CPU; `scopes`: names from the outermost in; `metrics`: what the kernel declares;
+    `hash`: the compiled kernel's."""
 
     kernel: str
     grid: tuple[int, ...]
@@ -18,6 +19,7 @@ class Launch:
     seconds: float
     scopes: tuple[str, ...]
     metrics: dict[str, float] = field(default_factory=dict[str, float])
+    hash: str = ""
 
 
 @dataclass(slots=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tessera.analysis.reports import Report
@@ -19,18 +18,28 @@ from tessera.errors import TesseraError
 from tessera.explain import explain_compiled
 from tessera.explain.page import page
 from tessera.explain.targets import compiled_for
+from tessera.profiler import profile
 from tessera.tools.programs import add_program, output_file, program_of, status_of
 
 
 @dataclass
 class Seen:
-    """A kernel that was launched, with the arguments of its first launch and, on a CPU, its shortest time."""
+    """A kernel that was launched, with the arguments of its first launch and the seconds of all that were timed."""
 
     kernel: CompiledKernel
     grid: tuple[int, ...]
     args: list[object]
     launches: int = 0
-    seconds: float | None = None
+    seconds: list[float] = field(default_factory=list[float])
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.kernel.target.backend == "cpu"
+
+    @property
+    def shortest(self) -> float | None:
+        """The shortest time; None if it is not known, as that of a CPU's first launch, which starts threads."""
+        return None if self.on_cpu and self.launches < 2 else min(self.seconds, default=None)
 
 
 Launches = dict[tuple[str, tuple[int, ...]], Seen]
@@ -38,9 +47,8 @@ Launches = dict[tuple[str, tuple[int, ...]], Seen]
 
 @contextmanager
 def watched_launches() -> Generator[Launches]:
-    """Within the context, note each kernel that is launched, by its hash and grid."""
+    """Within the context, note each kernel that is launched, by its hash and grid; behind it, their times are known."""
     found: Launches = {}
-    started: list[float] = []
 
     def enter(metadata: LazyDict) -> None:
         assert metadata.launch is not None
@@ -48,22 +56,14 @@ def watched_launches() -> Generator[Launches]:
         key = (kernel.hash, grid)
         if key not in found:
             found[key] = Seen(kernel, grid, list(kernel.arguments(values)))
-        started.append(time.perf_counter())
+        found[key].launches += 1
 
-    def leave(metadata: LazyDict) -> None:
-        end = time.perf_counter()
-        if not started or metadata.launch is None:
-            return
-        took, (kernel, grid, _) = end - started.pop(), metadata.launch
-        seen = found[kernel.hash, grid]
-        seen.launches += 1
-        if kernel.target.backend == "cpu":  # launches on a GPU return before they are done
-            seen.seconds = min(took, seen.seconds or took)
-
-    with knobs.runtime.scope():
+    with knobs.runtime.scope(), profile() as times:
         knobs.runtime.launch_enter_hook.add(enter)
-        knobs.runtime.launch_exit_hook.add(leave)
         yield found
+    for launch in times.launches:
+        if seen := found.get((launch.hash, launch.grid)):
+            seen.seconds.append(launch.seconds)
 
 
 def command(args: list[str], program: Callable[[list[str]], int]) -> int:
@@ -123,14 +123,14 @@ def _reports(seen: Launches, wanted: str, target: GPUTarget | None) -> Iterator[
             continue
         try:
             kernel = compiled_for(one.kernel, target)
-            seconds = one.seconds if kernel is one.kernel and one.launches > 1 else None
+            seconds = one.shortest if kernel is one.kernel else None
             report = explain_compiled(kernel, one.args, one.grid, seconds)
         except TesseraError as error:
             print(f"tessera: {one.kernel.name} cannot be explained: {error}", file=sys.stderr)
             continue
         how = "once" if one.launches == 1 else f"{one.launches} times"
         report.notes.append(f"the program launched it {how} like this")
-        if one.launches == 1 and kernel is one.kernel:
+        if one.launches == 1 and one.on_cpu and kernel is one.kernel:
             report.notes.append(
                 "a first launch starts threads and finds nothing in caches: launch it again to see a time"
             )

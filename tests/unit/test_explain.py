@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -16,9 +18,11 @@ from tessera.__main__ import main
 from tessera.analysis.reports import Report
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.nvidia import ptxas
+from tessera.compiler.kernel import CompiledKernel
 from tessera.config import knobs
 from tessera.errors import TesseraError, ToolNotFound
 from tessera.runtime.driver import driver
+from tessera.tools.explain import Seen
 from tessera.tools.tensor_descriptor import TensorDescriptor
 
 A100, H100 = GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)
@@ -377,6 +381,19 @@ def test_the_command_explains_what_a_program_launches(tmp_path: Path, capsys):
     assert main(["explain", f"{script}:other"]) == 1
     assert "no kernel named other" in capsys.readouterr().err
     assert main(["explain"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("backend", "times", "shortest"),
+    [("cpu", [3.0], None), ("cuda", [3.0], 3.0), ("cpu", [3.0, 2.0, 4.0], 2.0), ("cuda", [], None)],
+)  # fmt: skip
+def test_what_the_command_shows_as_measured(
+    backend: str, times: list[float], shortest: float | None
+):
+    """A CPU's first launch starts threads; launches that a graph captures have no times."""
+    kernel = cast("CompiledKernel", SimpleNamespace(target=GPUTarget(backend, 90, 32)))
+    seen = Seen(kernel, (1, 1, 1), [], launches=max(1, len(times)), seconds=times)
+    assert seen.shortest == shortest
 
 
 @tessera.jit

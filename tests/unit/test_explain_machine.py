@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessera.analysis.machines import Machine, gpu
+from tessera.analysis.machines import L2_BYTES, Machine, gpu
+from tessera.analysis.reports import Occupancy
 from tessera.explain.predict import HIDDEN, Totals, predict
 from tessera.explain.product_rates import KINDS, ProductRates
 from tessera.explain.timing import PAGE, ones
@@ -42,6 +43,21 @@ def test_arithmetic_hides_a_part_of_the_memory():
     found = predict(t, machine(), False, None)
     assert found.times["matrix products"] == pytest.approx(2e9 / 5e10), "as fp32, unless measured"
     assert found.predicted == pytest.approx(0.04 + (1 - HIDDEN) * 4 * MIB / 10e9)
+
+
+@pytest.mark.parametrize(("ctas", "busiest"), [(1, 132), (64, 132 / 64), (132, 1), (200, 1.32)])
+def test_work_of_few_ctas_takes_as_long_as_the_busiest_sm(ctas: int, busiest: float):
+    h200, of_sm = gpu(90), 2
+    occupancy = Occupancy(of_sm, 8, 0.125, {}, [], ctas / (of_sm * 132))
+    t = Totals({"x": 1e6}, operations=1e9, fetched=1e6)
+    found = predict(t, h200, True, occupancy)
+    assert found.times["arithmetic"] == pytest.approx(busiest * 2e9 / h200.flops)
+    l2 = L2_BYTES * 132 * h200.clock
+    assert found.times["caches"] == pytest.approx(busiest * 1e6 / l2)
+    assert found.times["memory"] == pytest.approx(1e6 / h200.bandwidth())
+    assert found.bound == "arithmetic"
+    t = Totals({"x": 12e3}, operations=1e3, fetched=12e3)
+    assert predict(t, h200, True, occupancy).bound == "launch"
 
 
 def test_a_gpu_writes_as_fast_as_it_reads():
