@@ -5,22 +5,32 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
+import tempfile
 import zlib
 from pathlib import Path
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+needs_browser = pytest.mark.skipif(
+    BROWSER is None,
+    reason=f"no browser: put {', '.join(NAMES[:-1])} or {NAMES[-1]} on PATH (apt-get install chromium)",
 )
 SIZE = (1200, 900)
 
 
-def browse(path: Path, *options: str, fragment: str = "") -> str:
+def browse(path: Path, *options: str, behind: str = "") -> str:
+    """What Chromium says of a page that it opens from disk, without a network; `behind` is a query or a fragment."""
     assert BROWSER is not None
-    command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-        f"--user-data-dir={path.parent}/profile", f"--window-size={SIZE[0]},{SIZE[1]}", *options, f"file://{path}{fragment}",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    with tempfile.TemporaryDirectory() as profile:
+        command = [
+            BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+            f"--user-data-dir={profile}",
+            f"--window-size={SIZE[0]},{SIZE[1]}", "--host-resolver-rules=MAP * ~NOTFOUND", *options,
+            f"{path.as_uri()}{behind}",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

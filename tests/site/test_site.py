@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from tessera.tools import language_reference
+from tests.browser_kit import browse, needs_browser
 from tools.site.code import ROOT
 
 pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs the docs extra"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("material") is None,
+        reason="the site is built with mkdocs-material: pip install tessera[docs]",
+    ),
     pytest.mark.xdist_group("site"),
 ]
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
 LIMIT = 60  # seconds of processor time that a build may take
 
 
@@ -84,21 +83,16 @@ def test_links_lead_to_files_and_anchors(site: Path) -> None:
                 assert anchor in anchors[target] or anchor.startswith("__"), f"{page}: {link}"
 
 
-def browse(page: Path, *more: str, query: str = "") -> str:
-    """What Chromium says of a page that it opens from disk, without a network."""
-    assert BROWSER is not None
-    command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1400,1400",
-        "--virtual-time-budget=8000", "--host-resolver-rules=MAP * ~NOTFOUND", *more, f"{page.as_uri()}{query}",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def visit(page: Path, *options: str, query: str = "") -> str:
+    """What the browser says when the page's scripts have run: the search takes some seconds."""
+    return browse(
+        page, "--window-size=1400,1400", "--virtual-time-budget=8000", *options, behind=query
+    )
 
 
 @needs_browser
 def test_search_works_from_disk(site: Path) -> None:
-    document = browse(site / "index.html", "--dump-dom", query="?q=expand_dims")
+    document = visit(site / "index.html", "--dump-dom", query="?q=expand_dims")
     assert re.search(r"md-search-result__meta[^>]*>\s*\d+ matching documents", document)
     assert "language/shapes.html?h=expand_dims#expand_dims" in document
 
@@ -111,7 +105,7 @@ def test_light_and_dark(site: Path, name: str, tmp_path: Path) -> None:
     for scheme, light in ((1, True), (0, False)):
         shot = tmp_path / f"{scheme}.png"
         page = site / f"{name}.html"
-        browse(page, f"--screenshot={shot}", f"--blink-settings=preferredColorScheme={scheme}")
+        visit(page, f"--screenshot={shot}", f"--blink-settings=preferredColorScheme={scheme}")
         grey = image.open(shot).convert("L").crop((260, 130, 1140, 1400))
         shares = grey.histogram()
         dark, bright = sum(shares[:96]) / sum(shares), sum(shares[160:]) / sum(shares)

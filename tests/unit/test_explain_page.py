@@ -15,7 +15,7 @@ import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.explain.drawings import pipeline_spans
 from tessera.explain.page import page
-from tests.browser_kit import BROWSER, brightness, browse
+from tests.browser_kit import brightness, browse, needs_browser
 
 
 @tessera.jit
@@ -63,7 +63,7 @@ def test_copies_run_ahead_by_the_stages():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="there is no browser")
+@needs_browser
 def test_the_page_in_a_browser(shown: str, tmp_path: Path):
     path = tmp_path / "page.html"
     path.write_text(shown, encoding="utf-8")
@@ -74,7 +74,7 @@ def test_the_page_in_a_browser(shown: str, tmp_path: Path):
         )
         if "tl.dot" in text
     )
-    document = browse(path, "--dump-dom", fragment=f"#line-{number}")
+    document = browse(path, "--dump-dom", behind=f"#line-{number}")
     lit = [
         html.unescape(x)
         for x in re.findall(r'<div data-line="\d+" class="lit">(.*?)</div>', document)
@@ -85,7 +85,7 @@ def test_the_page_in_a_browser(shown: str, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="there is no browser")
+@needs_browser
 def test_both_themes(shown: str, tmp_path: Path):
     found: list[float] = []
     for theme in ("light", "dark"):

@@ -24,7 +24,7 @@ from tessera.profiler.tracing import Trace, traces
 from tessera.runtime.drivers.simt import SimtDriver
 from tessera.runtime.drivers.traced import FEWEST, MOST, Limits, Recorded, sizes
 from tessera.runtime.launching.typed import Timeline
-from tests.browser_kit import BROWSER, brightness, browse
+from tests.browser_kit import brightness, browse, needs_browser
 
 
 @tessera.jit
@@ -308,7 +308,7 @@ def test_traced_builds_choose_no_config(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="there is no browser")
+@needs_browser
 def test_the_page_in_a_browser(tmp_path: Path):
     x, y = np.ones((64, 16), np.float32), np.zeros(64, np.float32)
     trace = rows_of.trace[(4,)](x, y, 64, BLOCK=16)
