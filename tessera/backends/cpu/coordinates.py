@@ -43,9 +43,13 @@ class Coordinates:
 
     def coord_value(self, c: Coord, lanes: int, start: int = 0) -> Val:
         """Return start + coordinate as an int32."""
-        base = str(c.base + start)
-        constant = c.base + start if not c.terms and c.pattern is None else None
-        return Val(int32, lanes if c.pattern is not None else 1, "", True, base, self.term_texts(c), c.pattern,
+        base, terms = c.base + start, self.term_texts(c)
+        constant = base if not terms and c.pattern is None else None
+        if (
+            terms and c.base
+        ):  # a term, too: addresses of an iteration's vectors differ by this number alone
+            base, terms = start, (*terms, str(c.base))
+        return Val(int32, lanes if c.pattern is not None else 1, "", True, str(base), terms, c.pattern,
                    align=min(self.coord_align(c), power_in(start)), const=constant)  # fmt: skip
 
     def divided(self, c: Coord, divisor: int) -> tuple[Coord, Coord] | None:

@@ -20,7 +20,13 @@ from tessera.analysis.sign import Signs
 from tessera.backends.cpu.coordinates import Coordinates
 from tessera.backends.cpu.emitter import Emitter
 from tessera.backends.cpu.lanes import Lanes
-from tessera.backends.cpu.llvm_text import lane_type, memory_type, scalar_type, vector_literal
+from tessera.backends.cpu.llvm_text import (
+    is_literal,
+    lane_type,
+    memory_type,
+    scalar_type,
+    vector_literal,
+)
 from tessera.backends.cpu.target import CpuFacts
 from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.backends.elements.literals import vector_type
@@ -381,14 +387,14 @@ class Lowering(Coordinates):
         em, text = self.em, x.base
         if isinstance(x.type, pointer_type):
             element = memory_type(x.type.element_ty)
-            for t in sorted(x.terms, key=em.depth_of):
+            for t in sorted(x.terms, key=lambda t: (is_literal(t), em.depth_of(t))):
                 text = em.op(f"getelementptr {element}, ptr {text}, i64 {t}")
             return text
         e = scalar_type(x.type)
-        for t in sorted(x.terms, key=em.depth_of):
+        for t in sorted(x.terms, key=lambda t: (is_literal(t), em.depth_of(t))):
             part = (
                 t
-                if e == "i64"
+                if e == "i64" or is_literal(t)
                 else em.op(f"{'trunc' if x.type.bits < 64 else 'bitcast'} i64 {t} to {e}")
             )
             text = part if text == "0" else em.op(f"add {e} {text}, {part}")
