@@ -379,6 +379,14 @@ CPU = (
         "backends/cpu/effects.py `_stream`", "tests/lang/test_streams.py", unit="store",
     ),
     _row(
+        "streaming-tiles", "cpu", "stores tiles of several rows past the caches, too", "a branch asks whether each row begins at a cache line",
+        "backends/cpu/effects.py `_stream`", "tests/unit/test_cpu_streams.py", unit="store",
+    ),
+    _row(
+        "tile-prefetch", "cpu", "prefetches the next program's tiles while one is stored past the caches", "a prefetch has no effect on results",
+        "backends/cpu/row_prefetch.py `next_tiles`", "tests/unit/test_cpu_streams.py", unit="store",
+    ),
+    _row(
         "row-prefetch", "cpu", "prefetches the row of the next program while this one computes", "a prefetch has no effect on results",
         "backends/cpu/row_prefetch.py", "tests/unit/test_cpu_rows.py", unit="reduction",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from tessera.analysis.provenance import argument_of
@@ -21,9 +22,10 @@ from tessera.backends.cpu.fusion import (
 )
 from tessera.backends.cpu.lazy_ops import lane_by_lane
 from tessera.backends.cpu.llvm_text import scalar_type
-from tessera.backends.cpu.loops import UNROLL, Nest, each, nest, scalar_nest, single_nest
+from tessera.backends.cpu.loops import UNROLL, Nest, Stream, each, nest, scalar_nest, single_nest
 from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make
 from tessera.backends.cpu.memory import dummy, load_at, store_at
+from tessera.backends.cpu.row_prefetch import LINE, address, next_tiles
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val
 from tessera.backends.elements.casts import cast
 from tessera.dtypes import int1, int32, int64, pointer_type
@@ -70,14 +72,6 @@ def _lanes(lo: Lowering, op: memory.StoreOp) -> int:
     return lo.facts.stream_lanes if price <= LIGHT else 0
 
 
-def _address(lo: Lowering, ptr: Value) -> str:
-    """Return the address of the first element, as an i64."""
-    lo.memo = {}
-    first = lo.text(lo.value(ptr, Point((Coord(),), 1)), 1)
-    lo.memo = {}
-    return lo.em.op(f"ptrtoint ptr {first} to i64")
-
-
 def _head(lo: Lowering, op: Any, plan: Nest, values: list[Value]) -> str:
     """Return an i64: how many elements of a long row to store before its vectors are aligned to their size; "" if none
     need to be. Rows whose lengths are not multiples of a cache line may begin anywhere, and each of their vectors would
@@ -88,46 +82,87 @@ def _head(lo: Lowering, op: Any, plan: Nest, values: list[Value]) -> str:
         return ""
     if not contiguous_along(lo, op.ptr, 0, plan.lanes) or not apply("aligned-stores", op):
         return ""
-    before = lo.em.op(f"sub i64 0, {_address(lo, op.ptr)}")
+    before = lo.em.op(f"sub i64 0, {address(lo, op.ptr, [Coord()])}")
     past = lo.em.op(f"and i64 {before}, {plan.lanes * size - 1}")
     return lo.em.op(f"lshr i64 {past}, {size.bit_length() - 1}")
 
 
 HEAVY = 10.0  # cost from which instructions of a loop wait for each other: that of an exponential
 LIGHT = 4.0  # cost up to which a loop is bound by memory even for data in the caches (tools/fit)
+# Bytes of the shortest rows of tiles that are stored past the caches: on a Zen 3 those of one line took up to 1.7 times
+# as long as in the caches.
+SHORT = 2 * LINE
 STREAM_BYTES = 24 << 20  # bytes written by a launch, from which stores bypass caches (tools/fit)
 
 
-def _stream(lo: Lowering, op: Any, plan: Nest, shifted: bool) -> str:
-    """Return an i1: whether a store is part of a stream much larger than the caches, to memory that is not read; "" if
-    that is not known to help. `shifted`: vectors start where the loop's head ends. Not for kernels with loops, which
-    may read what they wrote."""
+def _stream(lo: Lowering, op: memory.StoreOp, plan: Nest, shifted: bool) -> Stream | None:
+    """Return when a store is part of a stream much larger than the caches, to memory that is not read; None if that is
+    not known to help. `shifted`: vectors start where the loop's head ends. Not for kernels with loops, which may read
+    what they wrote."""
     size = elem_of(op.value.type).storage_bytes
     target = argument_of(op.ptr)
     loads = dict.fromkeys(argument_of(ptr) for ptr in lo.loaded)
     if (
         not lo.straight
-        or plan.outer
         or len(plan.group) != 1
         or plan.vectors <= UNROLL
         or target in loads
+        or (plan.outer and not _whole_lines(lo, op, plan))
         or not apply("streaming-stores", op)
+        or (plan.outer and not apply("streaming-tiles", op))
     ):
-        return ""
+        return None
     em = lo.em
-    unit = size if shifted else plan.lanes * size
-    low = em.op(f"and i64 {_address(lo, op.ptr)}, {unit - 1}")
-    count = "1"
-    for g in lo.sizes:
-        wide = em.op(f"zext i32 {lo.text(g, 1)} to i64")
-        count = wide if count == "1" else em.op(f"mul i64 {count}, {wide}")
-    large = em.op(f"icmp uge i64 {count}, {STREAM_BYTES // (plan.group_size * size)}")
-    result = em.op(f"and i1 {large}, {em.op(f'icmp eq i64 {low}, 0')}")
+    large = _exceeds_caches(lo, plan, size)
     for base in loads:
         if base is not None and target is not None:
             other = em.op(f"icmp ne ptr {lo.scalar_text(base)}, {lo.scalar_text(target)}")
-            result = em.op(f"and i1 {result}, {other}")
-    return result
+            large = em.op(f"and i1 {large}, {other}")
+    vector = plan.lanes * size
+    unit = max(LINE, vector) if plan.outer else size if shifted else vector
+
+    def aligned(address: str, also: str) -> str:
+        low = em.op(f"and i64 {address}, {unit - 1}")
+        return em.op(f"and i1 {also}, {em.op(f'icmp eq i64 {low}, 0')}")
+
+    if not plan.outer:
+        return Stream(lambda row: aligned(address(lo, op.ptr, row), large))
+    large = aligned(_first_rows(lo, op.ptr, plan), large)
+    ahead = next_tiles(lo, op.value, plan) if apply("tile-prefetch", op) else None
+    # Rows may lie anywhere: only those in even distances are known to be aligned like the first ones.
+    return Stream(
+        lambda row: aligned(address(lo, op.ptr, row), large), max(1, LINE // vector), ahead
+    )
+
+
+def _first_rows(lo: Lowering, ptr: Value, plan: Nest) -> str:
+    """Return an i64: the bits of the addresses at which the first two rows along each dimension begin. If rows that
+    begin at a cache line are next to others, they share lines with them, and the caches hold these anyway."""
+    origin = [Coord()] * len(plan.shape)
+    bits = address(lo, ptr, origin)
+    for d in plan.outer:
+        if plan.shape[d] > 1:
+            second = [Coord(1, (), None, 2) if k == d else c for k, c in enumerate(origin)]
+            bits = lo.em.op(f"or i64 {bits}, {address(lo, ptr, second)}")
+    return bits
+
+
+def _exceeds_caches(lo: Lowering, plan: Nest, size: int) -> str:
+    """Return an i1: whether all programs together store much more than the caches hold; `size`: bytes of an element."""
+    count = "1"
+    for g in lo.sizes:
+        wide = lo.em.op(f"zext i32 {lo.text(g, 1)} to i64")
+        count = wide if count == "1" else lo.em.op(f"mul i64 {count}, {wide}")
+    return lo.em.op(f"icmp uge i64 {count}, {STREAM_BYTES // (prod(plan.shape) * size)}")
+
+
+def _whole_lines(lo: Lowering, op: memory.StoreOp, plan: Nest) -> bool:
+    """Whether each row of a tile fills some cache lines, if it begins at one: a line of which a part is missing when it
+    leaves the buffers of stores is read, changed and written again."""
+    row = plan.group_size * elem_of(op.value.type).storage_bytes
+    return (
+        row % LINE == 0 and row >= SHORT and contiguous_along(lo, op.ptr, plan.group[0], plan.lanes)
+    )
 
 
 # --- descriptors --------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ memory (`new_version`), which belongs to the scope of the write. Instructions em
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
 from tessera.backends.cpu.llvm_text import is_literal
@@ -358,6 +358,20 @@ class Emitter:
                 arm()
             self.stmt(f"br label %fi{k}")
         self.label(f"fi{k}")
+
+    def versions(self, condition: str) -> Iterator[bool]:
+        """Yield True and then False, for two versions of the same code, between which `condition` (an i1) chooses. What
+        they compute from outer values alone comes before both and moves out of loops as without the branch."""
+        k, bodies = self.new_label(""), list[list[str]]()
+        for chosen in (True, False):
+            self.scopes.append(Scope(False))
+            yield chosen
+            bodies.append(self._closed())
+        lines = self.scopes[-1].lines
+        lines.append(f"br i1 {condition}, label %then{k}, label %else{k}")
+        for name, body in zip(("then", "else"), bodies, strict=True):
+            lines += [f"{name}{k}:", *body, f"br label %fi{k}"]
+        lines.append(f"fi{k}:")
 
     @contextmanager
     def region(self) -> Generator[None]:

@@ -19,7 +19,7 @@ from math import inf
 from tessera.backends.cpu import remarks
 from tessera.backends.cpu.aliases import may_fuse
 from tessera.backends.cpu.exchange_partners import takes_partners
-from tessera.backends.cpu.loops import Nest, Prefix, Strips, each, nest, prefix_masks
+from tessera.backends.cpu.loops import Nest, Prefix, Stream, Strips, each, nest, prefix_masks
 from tessera.backends.cpu.lowering import EVALUATORS, Buffer, Lowering
 from tessera.backends.cpu.transpose import Convert, transposed_dimension, transposed_fill
 from tessera.backends.cpu.values import Point, Val, is_unit
@@ -175,7 +175,7 @@ def run(
     plan: Nest,
     body: Callable[[Point], None],
     values: Iterable[Value],
-    stream: str = "",
+    stream: Stream | None = None,
     head: str = "",
     strips: Strips | None = None,
     mask: Value | None = None,

@@ -57,6 +57,17 @@ class Nest:
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """When stores of whole vectors bypass the caches. `condition` emits an i1 for the coordinates of a row. `vectors`:
+    those that fill a cache line, if a tile's rows are to be stored in whole lines; 0 for one row. `ahead` emits what is
+    then to be done before some elements, of which it gets the first one's coordinates and the number."""
+
+    condition: Callable[[Sequence[Coord]], str]
+    vectors: int = 0
+    ahead: Callable[[Sequence[Coord], int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Strips:
     """Rows of a matrix that are computed in blocks while a nest loops over them. `blocks`: (rows of a block, first row,
     number of blocks); `make(row, rows)` computes a block, `finish` all rows at once. `accumulators`: the values
@@ -134,16 +145,15 @@ def each(
     body: Body,
     masks: Iterable[Prefix] = (),
     unroll: bool = True,
-    stream: str = "",
+    stream: Stream | None = None,
     head: str = "",
     strips: Strips | None = None,
     ends: Iterable[Prefix] = (),
 ) -> None:
     """Emit the nest; `body` gets the point of each vector. `masks`: candidates for splitting the vector loop.
 
-    `stream`: an i1; if it is true, stores of whole vectors bypass the caches. `head`: an i64, how many elements come
-    before the first whole vector (less than a vector has). `ends`: where one of these does not hold, nothing is to be
-    done."""
+    `stream`: when stores of whole vectors bypass the caches. `head`: an i64, how many elements come before the first
+    whole vector (less than a vector has). `ends`: where one of these does not hold, nothing is to be done."""
     rank = len(plan.shape)
     coords: list[Coord] = [Coord()] * rank
     unrolled = unroll and plan.vectors <= plan.most
@@ -186,7 +196,7 @@ def _vector_loop(
     body: Body,
     splits: list[Prefix],
     unrolled: bool,
-    stream: str,
+    stream: Stream | None,
     head: str,
     ends: list[Prefix],
 ) -> None:
@@ -211,27 +221,23 @@ def _vector_loop(
             at(i)
         return
     times = plan.times if size % (n * plan.times) == 0 else 1
-    step = n * times
+    least = times if stream is None else max(times, stream.vectors)
 
-    def trip(i: int | str) -> None:
-        for k in range(times):
-            at(i, k * n, step)
+    def whole(span: tuple[str, str] | None) -> None:
+        for i, vectors in _trips(lo, plan, coords, times, stream, span):
+            for k in range(vectors):
+                at(i, k * n, 1 if head else n * vectors)
 
     if not splits and not head:
-        for _ in _streams(lo, stream):
-            with lo.em.loop(0, size, step) as i:
-                trip(i)
+        whole(None)
         return
-    full, proven = split_bound(lo, plan, coords, splits, step, head)
+    full, proven = split_bound(lo, plan, coords, splits, n * least, head)
     if head:
         with lo.em.counted("0", head, str(n), always=True) as i, _part(lo, n, head):
-            at(i)
-        step = 1  # as far as alignment is known
+            at(i, 0, 1)
     saved = lo.assumed
     lo.assumed = saved | proven
-    for _ in _streams(lo, stream):
-        with lo.em.counted(head or "0", full, str(n * times), always=True) as i:
-            trip(i)
+    whole((head or "0", full))
     lo.assumed = saved
     end = first_end(lo, plan.group[0], size, coords, ends, stays=True) if ends else str(size)
     with lo.em.counted(full, end, str(n), always=True) as i:
@@ -253,21 +259,30 @@ def _part(lo: Lowering, n: int, count: str) -> Generator[None]:
     lo.inside = None
 
 
-def _streams(lo: Lowering, condition: str) -> Iterator[None]:
-    """Emit one loop, or two versions, with streaming and with plain stores, between which `condition` chooses."""
-    if not condition:
-        yield
-        return
-    k = lo.em.new_label("")
-    lo.em.stmt(f"br i1 {condition}, label %stream{k}, label %cached{k}")
-    for name in ("stream", "cached"):
-        lo.em.label(f"{name}{k}")
-        with lo.em.arm():
-            lo.streaming = name == "stream"
-            yield
-            lo.streaming = False
-        lo.em.stmt(f"br label %stored{k}")
-    lo.em.label(f"stored{k}")
+def _trips(
+    lo: Lowering,
+    plan: Nest,
+    coords: list[Coord],
+    times: int,
+    stream: Stream | None,
+    span: tuple[str, str] | None,
+) -> Iterator[tuple[int | str, int]]:
+    """Emit the loop over whole vectors of a row, from and to the elements `span` (i64s) or over all; in two versions,
+    with streaming and with plain stores, where a condition chooses. Yields index and vectors of an iteration: `times`,
+    but one where rows of a tile wait for memory anyway."""
+    d = plan.group[0]
+    coords[d] = Coord()
+    for streams in lo.em.versions(stream.condition(coords)) if stream is not None else (False,):
+        lo.streaming = streams
+        vectors = 1 if stream is not None and streams and stream.vectors else times
+        step = plan.lanes * vectors
+        whole = lo.em.loop(0, plan.group_size, step)
+        with lo.em.counted(*span, str(step), always=True) if span else whole as i:
+            if stream is not None and streams and stream.ahead is not None:
+                coords[d] = lo.index(i, step, plan.group_size)
+                stream.ahead(coords, step)
+            yield i, vectors
+    lo.streaming = False
 
 
 # --- masks that hold up to a bound -----------------------------------------------------------------------------

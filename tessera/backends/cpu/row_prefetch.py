@@ -1,4 +1,6 @@
-"""Prefetches the row of the next program: kernels that work on one row per program compute while memory is read.
+"""Prefetches what the next program loads: its row, or the rows of its tile.
+
+Kernels that work on one row per program compute while memory is read.
 
 Such a kernel traverses its row several times: the first time it waits for memory, then it computes from the caches. So
 the most expensive traversal (of the reductions and scans along one dimension) also prefetches what the next program
@@ -8,15 +10,20 @@ loads:
 
 The address of the next row is predicted: it is assumed to be as far from this one as this one is from the row before. A
 wrong prediction only costs the prefetch; it has no effect on results.
+
+A kernel that stores tiles of several rows past the caches prefetches, with each vector, the same place of the next
+tile. In such a tile each row begins elsewhere in memory, and ends before a processor has noticed that it is read in
+order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tessera.backends.cpu.fusion import contiguous_along, cost
-from tessera.backends.cpu.loops import UNROLL
+from tessera.backends.cpu.loops import UNROLL, Nest
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering
 from tessera.backends.cpu.values import Coord, Point
 from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of
@@ -26,6 +33,7 @@ from tessera.ops import CombineOp, LoadOp, ProgramIdOp
 LINE = 64  # bytes of a cache line
 # Largest row in bytes for which the next one is prefetched into L1; longer rows go into the L2 cache (tools/fit).
 NEAR = 8 << 10
+NEAR_TILES = 16 << 10  # the same for the tiles that a store needs: half of an L1 cache of 32 KiB
 
 
 @dataclass(slots=True)
@@ -111,16 +119,68 @@ def prefetched_rows(lo: Lowering, op: Op) -> list[Row]:
 
 
 def _next_row(lo: Lowering, ptr: Value, cell: str) -> str:
+    here = address(lo, ptr, [Coord()])
+    return lo.em.op(f"add i64 {here}, {_step(lo, here, cell)}")
+
+
+def address(lo: Lowering, ptr: Value, coords: Sequence[Coord]) -> str:
+    """Return the address of an element of a tile of pointers, as an i64."""
+    lo.memo = {}
+    first = lo.text(lo.value(ptr, Point(tuple(coords), 1)), 1)
+    lo.memo = {}
+    return lo.em.op(f"ptrtoint ptr {first} to i64")
+
+
+def _step(lo: Lowering, here: str, cell: str) -> str:
+    """Return an i64: how far the address `here` is from that of the program before, which is in `cell`; 0 in the first
+    program."""
     em = lo.em
-    lo.memo = {}
-    first = lo.text(lo.value(ptr, Point((Coord(),), 1)), 1)
-    lo.memo = {}
-    here = em.op(f"ptrtoint ptr {first} to i64")
     before = em.here(f"load i64, ptr {cell}, align 8")
     em.stmt(f"store i64 {here}, ptr {cell}, align 8")
     known = em.op(f"icmp ne i64 {before}, 0")
-    step = em.op(f"select i1 {known}, i64 {em.op(f'sub i64 {here}, {before}')}, i64 0")
-    return em.op(f"add i64 {here}, {step}")
+    return em.op(f"select i1 {known}, i64 {em.op(f'sub i64 {here}, {before}')}, i64 0")
+
+
+def next_tiles(lo: Lowering, value: Value, plan: Nest) -> Callable[[Sequence[Coord], int], None]:
+    """Return what emits, for some elements along a row of the nest that computes `value`, prefetches of those at the
+    same place of the next program's tiles."""
+    loads = list(_tile_loads(lo, value, plan))
+    size = sum(prod(plan.shape) * _bytes(load) for load in loads)
+    cache = 1 if size <= NEAR_TILES else 2
+    steps: dict[LoadOp, str] = {}
+    for load in loads:
+        cell = lo.em.alloca("i64", align=8)
+        lo.em.at_entry(f"store i64 0, ptr {cell}")
+        steps[load] = _step(lo, address(lo, load.ptr, [Coord()] * len(plan.shape)), cell)
+
+    def ahead(first: Sequence[Coord], elements: int) -> None:
+        for load, step in steps.items():
+            there = lo.em.op(f"add i64 {address(lo, load.ptr, first)}, {step}")
+            prefetch(lo, [(there, _bytes(load), cache)], Coord(), elements)
+
+    return ahead
+
+
+def _bytes(load: LoadOp) -> int:
+    return elem_of(load.result.type).storage_bytes
+
+
+def _tile_loads(lo: Lowering, value: Value, plan: Nest) -> Iterator[LoadOp]:
+    """Yield the loads in the nest that computes `value` whose rows are consecutive elements at places that only the
+    program's number decides."""
+    todo, seen = [value], set[Value]()
+    while todo:
+        v = todo.pop()
+        if v in seen or not lo.lazy(v) or shape_of(v.type) != plan.shape:
+            continue
+        seen.add(v)
+        op = v.op
+        assert op is not None
+        if not isinstance(op, LoadOp):
+            todo += op.operands
+        elif _moves(op.ptr) and not any(isinstance(x.op, LoadOp) for x in _made_by(op.ptr)):
+            if contiguous_along(lo, op.ptr, plan.group[0], plan.lanes):
+                yield op
 
 
 def prefetch(lo: Lowering, rows: Sequence[Row], at: Coord, elements: int) -> None:
