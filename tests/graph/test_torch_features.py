@@ -19,6 +19,9 @@ import tessera  # noqa: E402
 import tessera.language as tl  # noqa: E402
 from tests.graph.torch_kit import compare, difference, externs  # noqa: E402
 
+# Operations end with their library, and torch may crash where a compiled function still calls one that ended.
+LIBRARY = torch.library.Library("tessera_test", "FRAGMENT")
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
@@ -262,11 +265,10 @@ def test_distributed_wrappers(tmp_path: Any):
 
 def test_eager_may_give_more_tensors_than_tracing_foretells():
     """As attention of a GPU's library does; which ones count is known by their places."""
-    library = torch.library.Library("tessera_test", "FRAGMENT")
-    library.define("three(Tensor x) -> (Tensor, Tensor, Tensor)")
-    library.impl("three", lambda x: (x + 1, x.new_ones(3), x * 2), "CompositeExplicitAutograd")
+    LIBRARY.define("three(Tensor x) -> (Tensor, Tensor, Tensor)")
+    LIBRARY.impl("three", lambda x: (x + 1, x.new_ones(3), x * 2), "CompositeExplicitAutograd")
     fake = lambda x: (torch.empty_like(x), None, torch.empty_like(x))
-    torch.library.register_fake("tessera_test::three", fake, lib=library)
+    torch.library.register_fake("tessera_test::three", fake, lib=LIBRARY)
 
     def f(x: Any) -> Any:
         first, _, last = torch.ops.tessera_test.three(x)
@@ -278,14 +280,15 @@ def test_eager_may_give_more_tensors_than_tracing_foretells():
 @pytest.mark.parametrize("sums", [None, torch.ones(1, 1)])
 def test_what_nobody_uses_need_not_be_as_tracing_foretells(sums: Any):
     """As the sums of cuDNN's attention where none were asked for; `sums`: what eager gives in their place."""
-    library = torch.library.Library("tessera_test", "FRAGMENT")
-    library.define("with_sums(Tensor x) -> (Tensor, Tensor, Tensor)")
-    library.impl("with_sums", lambda x: (x + 1, sums, x * 2), "CompositeExplicitAutograd")
+    name = "no_sums" if sums is None else "with_sums"
+    LIBRARY.define(f"{name}(Tensor x) -> (Tensor, Tensor, Tensor)")
+    LIBRARY.impl(name, lambda x: (x + 1, sums, x * 2), "CompositeExplicitAutograd")
     fake = lambda x: (torch.empty_like(x), x.new_empty(()), torch.empty_like(x))
-    torch.library.register_fake("tessera_test::with_sums", fake, lib=library)
+    torch.library.register_fake(f"tessera_test::{name}", fake, lib=LIBRARY)
+    operation = getattr(torch.ops.tessera_test, name)
 
     def f(x: Any) -> Any:
-        first, _, last = torch.ops.tessera_test.with_sums(x)
+        first, _, last = operation(x)
         return first.sin() + last
 
     compare(f, torch.randn(4), fullgraph=True)
