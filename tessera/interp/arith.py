@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tessera.dtypes import dtype
+from tessera.interp.directed import directed
 from tessera.interp.machine import Machine, evaluate
 from tessera.interp.numerics import bitcast, bits_type, carrier, convert, settle
 from tessera.ir import Op, elem_of, shape_of
@@ -164,6 +165,11 @@ def fma_(m: Machine, op: Op, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.
         return np.asarray(fma_f64(x, y, z), np.float64)
     product = x.astype(np.float64) * y.astype(np.float64)  # exact: at most 48 bits
     return _wrap(op, _add_to_odd(product, z.astype(np.float64)))
+
+
+@evaluate(arith.DirectedOp)
+def directed_(m: Machine, op: arith.DirectedOp, *args: np.ndarray) -> np.ndarray:
+    return directed(op.function, op.direction, *args)
 
 
 def _add_to_odd(a: np.ndarray, b: np.ndarray) -> np.ndarray:

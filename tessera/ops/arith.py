@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tessera.dtypes import dtype, int1, int32, pointer_type
+from tessera.dtypes import dtype, float32, float64, int1, int32, pointer_type
 from tessera.ir import (
     ElementType,
     Op,
@@ -21,14 +21,25 @@ from tessera.ir import (
 )
 
 __all__ = [
-    "COMPARISONS", "ROUNDINGS", "AbsOp", "AddOp", "AddPtrOp", "AndOp", "Atan2Op", "Binary", "BitcastOp",
-    "CastOp", "ClzOp", "CmpOp", "ConstOp", "CopySignOp", "DivOp", "Elementwise", "FloatBinary", "FloatUnary",
-    "FmaOp", "HintOp", "IntBinary", "IsNanOp", "MaxOp", "MinOp", "MulHiOp", "MulOp", "NegOp", "NumberUnary",
-    "OrOp", "PopcOp", "PowOp", "RemOp", "SelectOp", "ShlOp", "ShrOp", "SubOp", "Unary", "XorOp",
+    "COMPARISONS", "DIRECTED", "DIRECTIONS", "ROUNDINGS", "AbsOp", "AddOp", "AddPtrOp", "AndOp", "Atan2Op",
+    "Binary", "BitcastOp", "CastOp", "ClzOp", "CmpOp", "ConstOp", "CopySignOp", "DirectedOp", "DivOp",
+    "Elementwise", "FloatBinary", "FloatUnary", "FmaOp", "HintOp", "IntBinary", "IsNanOp", "MaxOp", "MinOp",
+    "MulHiOp", "MulOp", "NegOp", "NumberUnary", "OrOp", "PopcOp", "PowOp", "RemOp", "SelectOp", "ShlOp",
+    "ShrOp", "SubOp", "Unary", "XorOp",
 ]  # fmt: skip
 
 ROUNDINGS = ("rtne", "rtz")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+DIRECTIONS = ("rz", "rd", "ru")
+DIRECTED = {
+    "add": 2,
+    "sub": 2,
+    "mul": 2,
+    "div": 2,
+    "fma": 3,
+    "rcp": 1,
+    "sqrt": 1,
+}  # numbers of operands
 
 
 def _layout_of(t: object) -> object:
@@ -236,6 +247,25 @@ class FmaOp(Elementwise, opcode="fma"):
         super().verify()
         require(self.x.type == self.y.type == self.z.type, self, "operands differ in type")
         _all(self, _is_float, "floats")
+
+
+class DirectedOp(Elementwise, opcode="directed"):
+    """`function` (one of DIRECTED) of fp32 or fp64, rounded toward zero (rz), down (rd) or up (ru)."""
+
+    args: tuple[Value, ...] = operand(variadic=True)
+    function: str = attr()
+    direction: str = attr()
+
+    def infer(self) -> Sequence[Type]:
+        return (self.args[0].type,)
+
+    def verify(self) -> None:
+        super().verify()
+        known = DIRECTED.get(self.function) == len(self.args) and self.direction in DIRECTIONS
+        require(known, self, "there is no such function, or no such direction")
+        require(len({v.type for v in self.args}) == 1, self, "operands differ in type")
+        wide = elem_of(self.args[0].type) in (float32, float64)
+        require(wide, self, "operands are neither fp32 nor fp64")
 
 
 class Unary(Elementwise):

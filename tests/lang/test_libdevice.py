@@ -12,7 +12,9 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.interp.directed import directed
 from tessera.language.extra import libdevice
+from tessera.ops import DIRECTED
 from tests.lang.libdevice_kit import (
     ANY,
     FP32_ONLY,
@@ -288,6 +290,26 @@ def test_exact_zeros_when_rounding_down(device):
         up = launch(device, "add_ru", [x, y], [dtype] * 2, dtype)
         assert np.signbit(down[:4]).tolist() == [True, False, True, True]
         assert np.signbit(up[:4]).tolist() == [False, False, True, False]
+
+
+EDGES = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1.5, -3.0, 0.1]
+
+
+@pytest.mark.parametrize("dtype", SIZE)
+@pytest.mark.parametrize("mode", ["rz", "rd", "ru"])
+@pytest.mark.parametrize("op", DIRECTED)
+def test_directed_edges(device, op, mode, dtype):
+    """Zeros, infinities, NaN, the largest and the least numbers, and what over- and underflows."""
+    kind = SIZE[dtype]
+    limits = np.finfo(kind)
+    edges = [kind(e) for e in EDGES]
+    edges += [s * e for e in (limits.max, limits.tiny, limits.smallest_subnormal) for s in (1, -1)]
+    args = [x.ravel() for x in np.meshgrid(*[np.array(edges, kind)] * DIRECTED[op])]
+    got = launch(device, f"{op}_{mode}", args, [dtype] * len(args), dtype)
+    want = directed(op, mode, *args)
+    np.testing.assert_array_equal(got, want)
+    numbers = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers])
 
 
 # --- conversions ---------------------------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ SAMPLES: dict[str, str] = {
     "cmp": "%x: tile<8xi1> = cmp %tf, %tg {predicate='ne'}\n",
     "select": "%x: tile<8xfp32> = select %tc, %tf, %tg\n%y: *fp32 = select %c, %p, %p\n",
     "fma": "%x: fp32 = fma %f, %g, %f\n",
+    "directed": "%x: fp32 = directed [%f, %g] {function='add', direction='rz'}\n",
     "isnan": "%x: tile<8xi1> = isnan %tf\n",
     "popc": "%x: i32 = popc %l\n",
     "clz": "%x: i32 = clz %u\n",

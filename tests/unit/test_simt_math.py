@@ -11,11 +11,14 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.interp.directed import directed
 from tessera.language.extra import libdevice
+from tessera.ops import DIRECTED
 from tests.simt_kit import Compiled
 from tests.unit.simt_math_kit import BOUNDS, EDGES, SIZE, apply_kernel, inputs, reference, worst
 
 C = "constexpr"
+PTX_DIRECTIONS = {"rz": "rz", "rd": "rm", "ru": "rp"}
 
 
 @tessera.jit
@@ -97,6 +100,28 @@ def test_remainders_are_exact(name, spread):
     want = [exact(float(a), float(b)) for a, b in zip(x, y)]
     np.testing.assert_array_equal(out, np.array(want, np.float32))
     np.testing.assert_array_equal(np.signbit(out), np.signbit(want))
+
+
+@tessera.jit
+def apply3_kernel(x, y, z, out, F: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, F(tl.load(x + i), tl.load(y + i), tl.load(z + i)))
+
+
+@pytest.mark.parametrize("direction", ["rz", "rd", "ru"])
+@pytest.mark.parametrize("function", DIRECTED)
+def test_one_instruction_rounds_in_a_direction(function, direction):
+    kernels = [apply_kernel, apply2_kernel, apply3_kernel]
+    rng, count = np.random.default_rng(5), DIRECTED[function]
+    args = [np.exp(rng.uniform(-40, 40, 64)).astype(np.float32) for _ in range(count)]
+    out = np.zeros_like(args[0])
+    names = [*"xyz"[:count], "out"]
+    signature = dict.fromkeys(names, "*fp32") | {"F": C, "N": C}
+    constants = {"F": getattr(libdevice, f"{function}_{direction}"), "N": 64}
+    kernel = Compiled(kernels[count - 1], signature, constants, num_warps=1)
+    assert kernel.count(rf"{function}\.{PTX_DIRECTIONS[direction]}\.f32") == 2
+    kernel.run(*args, out)
+    np.testing.assert_array_equal(out, directed(function, direction, *args))
 
 
 @tessera.jit

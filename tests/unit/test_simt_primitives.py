@@ -19,6 +19,8 @@ from tessera.backends.nvidia.simulator.machine import Machine
 from tessera.backends.nvidia.simulator.memory import SHARED, Global
 from tessera.backends.nvidia.simulator.program import program_of
 from tessera.errors import OutOfBounds, SimulatedHazard
+from tessera.interp.directed import FUNCTIONS as DIRECTED_FUNCTIONS
+from tessera.ops import DIRECTED
 from tessera.ops.trace import TRACE_CLOCK_BITS, TRACE_HEADER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -208,6 +210,18 @@ def test_functions(name: str) -> None:
     got = Lanes().named(name, x)
     assert got.dtype == x.dtype
     np.testing.assert_allclose(got, FUNCTIONS[name](x.astype(np.float64)), rtol=3e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("suffix", ["float", "double"])
+@pytest.mark.parametrize("function", DIRECTED)
+def test_rounding_in_a_direction(function: str, suffix: str) -> None:
+    kind, lanes = np.float64 if suffix == "double" else np.float32, Lanes()
+    xs = [np.abs(RNG.standard_normal(THREADS)).astype(kind) for _ in range(DIRECTED[function])]
+    down, up, inward = (lanes.named(f"{function}_{d}.{suffix}", *xs) for d in ("rd", "ru", "rz"))
+    assert (inward == np.where(down >= 0, down, up)).all()
+    assert (up == np.nextafter(down, kind(np.inf))).any(), "some results are inexact"
+    near = DIRECTED_FUNCTIONS[function][0](*xs) if function != "fma" else down
+    assert ((near == down) | (near == up)).all()
 
 
 def test_division_and_pairs() -> None:

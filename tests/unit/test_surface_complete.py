@@ -187,7 +187,7 @@ BEFORE_GPU = {
     "descriptor_scatter",
 }
 # The front end refuses assembly elsewhere; ranks come from a pass that spreads programs over clusters of blocks.
-ONLY_GPU = {"inline_asm", "volatile_asm", "cta_rank"}
+ONLY_GPU = {"inline_asm", "volatile_asm", "cta_rank", "directed"}
 ONLY_HOST = {"check"}  # checked builds run on the interpreter or on the CPU
 ONLY_INTERPRETER = {"breakpoint"}  # stops the interpreter; other targets pass it by
 

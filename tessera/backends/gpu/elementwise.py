@@ -58,6 +58,13 @@ for _cls, _row in TABLE.items():
     elementwise(_cls)(_row)
 
 
+@elementwise(arith.DirectedOp)
+def _directed(x: Scalar, op: arith.DirectedOp, elem: dtype, *names: str) -> str:
+    found = x.own(f"{op.function}_{op.direction}", elem, *names)
+    assert found is not None, "the front end asks for it where the target has it"
+    return found
+
+
 # --- constants ---------------------------------------------------------------------------------------------
 @lowers(arith.ConstOp)
 def _const(fl: FunctionLowering, op: arith.ConstOp) -> None:

@@ -36,6 +36,7 @@ from tessera.ops import (
     Atan2Op,
     ClzOp,
     CopySignOp,
+    DirectedOp,
     DivOp,
     IsNanOp,
     MulHiOp,
@@ -99,6 +100,8 @@ def _rounded(name: str, arity: int) -> Any:
     _, fn, kinds, mode = libdevice_rounding.ROUNDED[name]
 
     def run(fe: FrontEnd, *args: object) -> Any:
+        if mode != "rn" and kinds == "f" and fe.options.backend_name == "cuda":
+            return _directed(fe, name, args)
         return fe.call(fn, [*_typed(fe, name, kinds, args), constexpr(mode)], {})
 
     def one(fe: FrontEnd, arg0: object) -> Any:
@@ -111,6 +114,13 @@ def _rounded(name: str, arity: int) -> Any:
         return run(fe, arg0, arg1, arg2)
 
     return (one, two, three)[arity - 1]
+
+
+def _directed(fe: FrontEnd, name: str, args: Sequence[object]) -> tensor:
+    """Round by the instruction itself, which GPUs have, in any direction."""
+    values = broadcast_values(fe, _operands(fe, name, _FLOATS, args))
+    function, _, direction = name.partition("_")
+    return wrap(fe.builder.emit(DirectedOp(values, function=function, direction=direction)))
 
 
 for _name, (_stub, *_rest) in libdevice_rounding.ROUNDED.items():

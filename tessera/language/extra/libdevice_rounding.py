@@ -1,7 +1,8 @@
 """Defines libdevice's arithmetic and conversions rounded to nearest (rn), toward zero (rz), down (rd) and up (ru).
 
-No hardware mode is changed: the result rounded to nearest is moved to its neighbour where the sign of what it misses,
-which is found exactly, says so. fp32 does so in fp64.
+GPUs round in any direction by one instruction, for which the front end asks (`DirectedOp`). Elsewhere what was rounded
+to nearest is moved to its neighbour where the sign of what it misses, which is found exactly, says so; fp32 does so in
+fp64. No hardware mode is changed.
 """
 
 # pyright: reportPrivateUsage=false
@@ -85,11 +86,11 @@ def _wide_sum(x: tensor, y: tensor, mode: constexpr):
 
 
 @library
-def _exact_zero(f: tensor, x: tensor, y: tensor, mode: constexpr):
-    """An exact sum 0 of unlike zeros or of opposites is -0 when rounding down."""
+def _exact_zero(f: tensor, is_zero: tensor, x: tensor, y: tensor, mode: constexpr):
+    """An exact sum 0 (`is_zero`) of unlike zeros or of opposites is -0 when rounding down."""
     if mode == "rd":
         plus = (_bits(x) >= 0) & (_bits(y) >= 0)
-        return where((f == 0) & ~plus, -0.0, f)
+        return where(is_zero & ~plus, -0.0, f)
     else:
         return f
 
@@ -100,10 +101,11 @@ def _add(x: tensor, y: tensor, mode: constexpr):
     if mode == "rn":
         return fma(x, 1.0, y)  # on its own: contracted with a product it would not be rounded
     elif x.dtype == float64:
-        return _exact_zero(_wide_sum(a, b, mode), a, b, mode)
+        f = _wide_sum(a, b, mode)
+        return _exact_zero(f, f == 0, a, b, mode)
     else:
         s, e = _sum2(a, b)
-        return _exact_zero(_narrowed(s, e, mode), a, b, mode)
+        return _exact_zero(_narrowed(s, e, mode), s == 0, a, b, mode)
 
 
 @library
@@ -191,11 +193,11 @@ def _fma(x: tensor, y: tensor, z: tensor, mode: constexpr):
         finite = (arithmetic.abs(x) < INF) & (arithmetic.abs(y) < INF) & (arithmetic.abs(z) < INF)
         over = (e < 0) | ((r == INF) & finite)
         under = (e > 0) | ((r == -INF) & finite)
-        return _exact_zero(_moved(r, over, under, mode), p, z, mode)
+        return _exact_zero(_moved(r, over, under, mode), (r == 0) & ~(over | under), p, z, mode)
     else:
         p, c = x.to(float64) * y.to(float64), z.to(float64)
         s, e = _sum2(p, c)
-        return _exact_zero(_narrowed(s, e, mode), p, c, mode)
+        return _exact_zero(_narrowed(s, e, mode), s == 0, p, c, mode)
 
 
 @library

@@ -11,6 +11,7 @@ from tessera.backends.elements.literals import decode_float8
 from tessera.backends.nvidia.primitives.lanes import FLOAT, mask_int, round_bf16, signed, to_raw
 from tessera.backends.nvidia.primitives.row import Action, Lanes, Machine, row
 from tessera.dtypes import dtype, float8e4nv, float8e5
+from tessera.ops import DIRECTED, DIRECTIONS
 
 
 # --- where a thread is ---------------------------------------------------------------------------------------
@@ -94,6 +95,24 @@ row(
 row("sqrt.float", (_F,), _F, "sqrt.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.sqrt)
 row("sqrt_rn.float", (_F,), _F, "sqrt.rn.f32 $0, $1;", "=f,f", meaning=np.sqrt)
 row("sqrt_rn.double", (_D,), _D, "sqrt.rn.f64 $0, $1;", "=d,d", meaning=np.sqrt)
+
+
+def _directed(name: str, direction: str) -> Action:
+    def act(m: Machine, *args: Lanes) -> Lanes:
+        return m.directed(name, direction, *args)
+
+    return act
+
+
+for _name, _operands in DIRECTED.items():
+    for _direction, _suffix in zip(DIRECTIONS, ("rz", "rm", "rp"), strict=True):
+        for _type, _register, _bits in ((_F, "f", 32), (_D, "d", 64)):
+            _places = ", ".join(f"${i}" for i in range(_operands + 1))
+            row(
+                f"{_name}_{_direction}.{_type}", (_type,) * _operands, _type,
+                f"{_name}.{_suffix}.f{_bits} {_places};", f"={_register}{f',{_register}' * _operands}",
+                machine=_directed(_name, _direction),
+            )  # fmt: skip
 row("div.float", (_F, _F), _F, "div.full.f32 $0, $1, $2;", "=f,f,f", meaning=np.divide)
 
 

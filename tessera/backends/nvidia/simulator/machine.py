@@ -24,6 +24,7 @@ from tessera.backends.nvidia.simulator.memory import SHARED, WINDOW, Global, Sha
 from tessera.backends.nvidia.simulator.program import BRANCH, PAUSE, PURE, Program, Step
 from tessera.backends.nvidia.simulator.text import Value
 from tessera.errors import DeviceAssertionError, OutOfBounds, SimulatedHazard, TesseraError
+from tessera.interp.directed import directed
 
 BEHIND = 1 << 40  # the step of a thread that is done
 BITS = {"i1": 1, "i8": 8, "i16": 16}
@@ -206,6 +207,10 @@ class Machine:
             "clock": self.clock + self.number - self.segment,
         }[what]  # fmt: skip
         return np.full(self.threads, number, np.uint64)
+
+    def directed(self, function: str, direction: str, *args: np.ndarray) -> np.ndarray:
+        """Return a function rounded in a direction, as the interpreter does."""
+        return directed(function, direction, *args)
 
     def whole_warps(self, what: str) -> np.ndarray:
         """Return which warps run; all of their threads must."""
