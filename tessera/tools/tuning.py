@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
 from importlib import import_module
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 from tessera.config import knobs
+from tessera.runtime.autotuner import store
 from tessera.runtime.autotuner.config import Config
 from tessera.runtime.launching.interface import KernelInterface
 from tessera.tools import cli
@@ -62,9 +64,8 @@ def command(args: list[str], program: Callable[[list[str]], int]) -> int:
     if not words:
         return 2
     results: list[Result] = []
-    with knobs.autotuning.scope():
-        if given.again:
-            knobs.autotuning.cache = False
+    anew = store.measured_anew() if given.again else nullcontext()
+    with knobs.autotuning.scope(), anew:
         before = knobs.autotuning.listener
 
         def listener(**about: object) -> None:

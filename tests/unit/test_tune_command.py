@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from importlib import import_module
 from math import inf
@@ -44,6 +45,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     found = Terminal()
     monkeypatch.setattr(sys, "stderr", found)
     monkeypatch.setattr(progress, "DELAY", 0.0)
+    monkeypatch.setenv("COLUMNS", "80")
     return found
 
 
@@ -69,8 +71,11 @@ def test_a_program_is_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert [line.split()[1] for line in shown.splitlines()[2:3]] == ["1.00"]
         assert main(["tune", str(script)]) == 0
         assert "twice for 64, float32: times from disk" in capsys.readouterr().out
+        (kept,) = (tmp_path / "cache").rglob("*.json")
+        kept.write_text(json.dumps({"timings": {"BLOCK: 32": [0.0]}}))
         assert main(["tune", "--again", str(script)]) == 0
         assert "tuned in" in capsys.readouterr().out
+        assert len(json.loads(kept.read_text())["timings"]) == 2
     page = plot.read_text()
     assert page.count("<i style=") == 2
     assert "http" not in page
@@ -96,9 +101,10 @@ def test_a_plain_bar(monkeypatch: pytest.MonkeyPatch):
     without_rich(monkeypatch)
     with Progress("tuning k", 4) as bar:
         bar.step(2.0, "BLOCK: 32")
-        bar.step(1.5, "BLOCK: 64")
+        bar.step(1.5, "BLOCK: 64" + ", num_warps: 4" * 9)
     said = out.getvalue()
     assert "tuning k [############............] 2/4, best 1.5000 ms by BLOCK: 64" in said
+    assert all(len(line) < 80 + len("\x1b[K") for line in said.split("\r"))
     assert said.endswith("\r\x1b[K")
 
 
@@ -115,10 +121,23 @@ def test_a_bar_of_rich(monkeypatch: pytest.MonkeyPatch):
     assert "tuning k" in out.getvalue()
 
 
+def test_a_bar_beside_a_long_config(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("rich")
+    out = terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "60")
+    with Progress("tuning k", 2) as bar:
+        bar.step(2.0, "BLOCK: 32" + ", num_warps: 4" * 9)
+        assert bar.bar is not None
+        bar.bar.refresh()
+    assert "1/2" in out.getvalue()
+    assert "best 2.0000" in out.getvalue()
+
+
 def test_tables_of_rich_and_without(monkeypatch: pytest.MonkeyPatch):
     result = Result("k", (1,), [("BLOCK: 64", 0.5), ("BLOCK: 32", 1.0)], 0.25)
     out = Terminal()
     monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setenv("COLUMNS", "80")
     if pytest.importorskip("rich"):
         tuning.show(result)
         assert "BLOCK: 64" in out.getvalue()

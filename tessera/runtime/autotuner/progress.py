@@ -3,6 +3,7 @@ rich where that is installed."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from importlib import import_module
@@ -41,24 +42,33 @@ class Progress:
             return
         full = WIDTH * self.done // max(1, self.total)
         bar = "#" * full + "." * (WIDTH - full)
-        sys.stderr.write(f"\r\x1b[K{self.title} [{bar}] {self.done}/{self.total}, {said} ")
+        line = f"{self.title} [{bar}] {self.done}/{self.total}, {said} "
+        # `\r` leads back to the begin of a line alone
+        sys.stderr.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}")
         sys.stderr.flush()
 
     def _rich(self) -> Bar | None:
         """Return a bar of rich that is shown, None without rich."""
         try:
-            bars, console = import_module("rich.progress"), import_module("rich.console")
+            bars, console, table = (
+                import_module(f"rich.{name}") for name in ("progress", "console", "table")
+            )
         except ImportError:
             return None
         left = bars.TimeRemainingColumn()
+        rest = table.Column(
+            ratio=1, no_wrap=True, overflow="ellipsis"
+        )  # never at the bar's expense
         columns = (
             "{task.description}",
             bars.BarColumn(WIDTH),
             bars.MofNCompleteColumn(),
             left,
-            "{task.fields[said]}",
+            bars.TextColumn("{task.fields[said]}", table_column=rest),
         )
-        bar = bars.Progress(*columns, console=console.Console(file=sys.stderr), transient=True)
+        bar = bars.Progress(
+            *columns, console=console.Console(file=sys.stderr), transient=True, expand=True
+        )
         bar.add_task(self.title, total=self.total, said="")
         bar.start()
         return bar

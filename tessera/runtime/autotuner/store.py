@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from tessera.errors import TesseraError
@@ -44,8 +44,23 @@ def path_for(name: str, source: str, key: Sequence[object]) -> str:
     return os.path.join(folder(), f"{name[:LONGEST_NAME]}-{digest[:32]}.json")
 
 
+_anew = [False]  # whether times on disk are measured again
+
+
+@contextlib.contextmanager
+def measured_anew() -> Generator[None]:
+    """Within the context nothing is read, so that new times take the place of those on disk."""
+    before, _anew[0] = _anew[0], True
+    try:
+        yield
+    finally:
+        _anew[0] = before
+
+
 def read(path: str) -> Times:
     """Return the times by config; empty if the file is absent or damaged."""
+    if _anew[0]:
+        return {}
     try:
         with open(path, encoding="utf-8") as file:
             content: Any = json.load(file)

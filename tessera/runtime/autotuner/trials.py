@@ -149,7 +149,7 @@ class Trials:
                     break
                 timings[config] = bench(*self.args, config=config, **self.kwargs)
                 best = min(timings, key=lambda c: timings[c][0])
-                progress.step(timings[best][0], str(best))
+                progress.step(timings[best][0], str(best).removesuffix(", maxnreg: None"))
         return timings
 
 
