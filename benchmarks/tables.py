@@ -235,11 +235,17 @@ def product_levels_table() -> list[str]:
     return [origin(*names), "", *table(["product", "dtype", "rows", "AVX-512", "AVX2"], lines)]
 
 
+def zen3_table(name: str, what: str) -> list[str]:
+    lines = breadth_tables.product_lines([results(name)])
+    return [origin(name), "", *table([what, "dtype", "rows", "AVX2, 1 thread"], lines)]
+
+
 def attention_on_cpu_table() -> list[str]:
-    found = results("cpu-attention-zen3")
-    lines = breadth_tables.product_lines([found])
-    columns = ["attention", "dtype", "rows", "AVX2, 1 thread"]
-    return [origin("cpu-attention-zen3"), "", *table(columns, lines)]
+    return zen3_table("cpu-attention-zen3", "attention")
+
+
+def products_zen3_table() -> list[str]:
+    return zen3_table("cpu-products-zen3", "product")
 
 
 def geomean(values: Iterable[float]) -> float:
@@ -393,6 +399,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "cpu-plain-zen3": plain_zen3_table,
     "cpu-attention": attention_on_cpu_table,
     "cpu-product-levels": product_levels_table,
+    "cpu-products-zen3": products_zen3_table,
     "cpu-rows": lambda: cpu_table("rows"),
     "cpu-matmul": lambda: cpu_table("matmul"),
     **{
