@@ -254,3 +254,8 @@ def test_channels_that_a_gpus_library_pads_save_nothing(channels: int, groups: i
     made = [channels] * 3
     module = net.chosen(chain(net, 16, channels, 64, 64, channels=(*made,), groups=groups))
     assert is_chosen(module) == chosen
+
+
+def test_no_images_are_no_reason_to_reorder_any():
+    net = Net()
+    assert not is_chosen(net.chosen(chain(net, 0, 32, 16, 16)))

@@ -196,7 +196,8 @@ class Layouts:
         """How many times as long the library's kernels take with channels last, by what each of them multiplies."""
         times = machine.convolutions if self.training else machine.inference
         work = [(self.size(c.work), times[c.kind]) for c in self.convolutions]
-        return sum(n * f for n, f in work) / sum(n for n, _ in work)
+        total = sum(n for n, _ in work)
+        return sum(n * f for n, f in work) / total if total else 1.0  # of no images none is faster
 
     # --- the rewrite ----------------------------------------------------------------------------------------------
     def write(self) -> None:
