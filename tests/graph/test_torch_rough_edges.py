@@ -17,10 +17,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch._dynamo")
 
 import torch.nn.functional as F  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 
 import tessera.torch  # noqa: E402, F401  # registers the backend
 from tessera.config import knobs  # noqa: E402
-from tessera.errors import InvalidOption  # noqa: E402
+from tessera.errors import InvalidOption, MissingMemory  # noqa: E402
 from tessera.graph.calls import build_kernels  # noqa: E402
 from tessera.graph.planning.planner import KernelWarning  # noqa: E402
 from tessera.graph.torch import backend  # noqa: E402
@@ -168,3 +169,27 @@ def test_jagged_tensors(function: Callable[..., Any]):
         y.square().sum().backward()
         found.append((y.detach(), x.grad.values()))
     torch.testing.assert_close(*found)
+
+
+# --- transforms from outside --------------------------------------------------------------------------------------
+def test_forward_derivatives_through_a_compiled_function():
+    """A tensor with a derivative is no other to a kernel, which would give a result without one."""
+
+    def function(x: Any) -> Any:
+        return (x.sin() * x).cumsum(0)
+
+    run = torch.compile(function, backend="tessera")
+    x, v = torch.randn(4, 3), torch.randn(4, 3)
+    for _ in range(2):
+        torch.testing.assert_close(run(x), function(x))
+        with forward_ad.dual_level():
+            given = forward_ad.make_dual(x, v)
+            found, wanted = (forward_ad.unpack_dual(f(given)) for f in (run, function))
+            torch.testing.assert_close(found, wanted)
+
+
+def test_batches_of_gradients_of_a_compiled_function():
+    x = torch.randn(4, 3, requires_grad=True)
+    y = torch.compile(lambda x: x.sin().sum(0), backend="tessera")(x)
+    with pytest.raises(MissingMemory, match="took the place of its tensors"):
+        torch.autograd.grad(y, x, torch.eye(3), is_grads_batched=True)

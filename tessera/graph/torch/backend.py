@@ -14,6 +14,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import GlobalStateSource
+from torch._guards import TracingContext
+from torch.autograd import forward_ad
 
 from tessera.config import knobs
 from tessera.errors import NoDeviceError
@@ -60,6 +64,11 @@ def backend(
     for x in inputs:
         if isinstance(x, torch.Tensor):
             check_device(x.device)
+    ask_for_level()
+    if forward_ad._current_level >= 0:
+        why = "it was traced where forward derivatives are taken, which kernels do not carry on"
+        note(GraphRecord("inference", None, [("the whole graph", why)]))
+        return graph.forward
     drop_known_masks(graph)
     graphs = CudaGraphs(len(inputs)) if chosen.cuda_graphs else None
     donations = Donations()
@@ -78,6 +87,13 @@ def backend(
             partition_fn=partition,
             keep_inference_input_mutations=True,
         )(graph, inputs)
+
+
+def ask_for_level() -> None:
+    """Have Dynamo's guards ask whether forward derivatives are taken, as they do by themselves only of programs that
+    take some: a kernel would give results without any."""
+    if TracingContext.try_get() is not None:
+        install_guard(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
 
 
 def check_device(device: torch.device) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from tessera.backends.compiler import GPUTarget
+from tessera.errors import MissingMemory
 from tessera.graph.calls.host import GraphCall
 from tessera.graph.index import Expr, Sym
 from tessera.graph.ir.ops import ExternOp
@@ -29,6 +30,11 @@ _C: Any = torch._C  # whose stubs lack most of it
 _QUICK = _C._dynamo.guards
 reinterpret = getattr(_QUICK, "_reinterpret_tensor", None)
 LARGEST_SEED = (1 << 63) - 1
+NO_MEMORY = (
+    "a compiled graph was given a tensor without memory: a transform (`torch.vmap`, `is_grads_batched=True`) or a "
+    "tracer took the place of its tensors after the graph was compiled"
+)
+NO_MEMORY_HELP = "compile the function that applies the transform, or apply it to the function that is not compiled"
 
 
 def draw_seed(device: str) -> torch.Tensor:
@@ -128,7 +134,10 @@ class TorchHost:
         )
 
     def address(self, array: torch.Tensor) -> int:
-        return array.data_ptr()
+        try:
+            return array.data_ptr()
+        except RuntimeError:
+            raise MissingMemory(NO_MEMORY, help=NO_MEMORY_HELP) from None
 
     def aligned(self, array: torch.Tensor) -> torch.Tensor:
         """The tensor, or a copy of its memory where it does not begin at a multiple of 16 bytes."""
