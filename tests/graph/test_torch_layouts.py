@@ -154,3 +154,10 @@ def test_explain_says_what_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TESSERA_DISABLE", "graph-channels-last")
     off = str(explain(model, x, measure=False))
     assert "convolutions: row-major: graph-channels-last is off" in off
+
+
+def test_adaptive_pooling_keeps_the_order_of_elements() -> None:
+    x = torch.randn(2, 3, 9, 8).to(memory_format=torch.channels_last)
+    pool = nn.AdaptiveAvgPool2d((4, 3))
+    found, wanted = torch.compile(pool, backend="tessera")(x), pool(x)
+    torch.testing.assert_close(found, wanted, check_stride=True)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._decomp import decompositions as torchs
+from torch._prims_common import suggest_memory_format
 
 from tessera.graph.torch.foreach import foreach_decompositions
 from tessera.graph.torch.windows import sums_windows, weight_gradient
@@ -23,7 +24,7 @@ TAKEN_APART = (
     aten._native_batch_norm_legit, aten._native_batch_norm_legit_functional, aten._native_batch_norm_legit_no_training,
     aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.native_batch_norm_backward,
     aten._softmax_backward_data, aten._log_softmax_backward_data, aten.gelu_backward, aten.hardtanh, aten.elu,
-    aten.leaky_relu, aten.upsample_bilinear2d, aten._adaptive_avg_pool2d, aten.grid_sampler_2d,
+    aten.leaky_relu, aten.upsample_bilinear2d, aten.grid_sampler_2d,
     aten._fused_rms_norm, aten._fused_rms_norm_backward, aten._batch_norm_with_update, aten._batch_norm_no_update,
     aten._batch_norm_with_update_functional, aten.batch_norm_backward, aten.addmv, aten.dist, aten.lcm, aten.gcd,
     aten.narrow_copy, aten.permute_copy, aten.unbind_copy, aten.round.decimals, aten.rrelu_with_noise_backward,
@@ -47,6 +48,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         **get_decompositions(TAKEN_APART),
         **foreach_decompositions(),
         aten.convolution_backward.default: convolution_backward,
+        aten._adaptive_avg_pool2d.default: adaptive_avg_pool2d,
         aten.ldexp.Tensor: ldexp,
         aten.as_strided_scatter.default: as_strided_scatter,
         aten._efficientzerotensor.default: torch.zeros,  # whose tensors have no memory
@@ -75,6 +77,12 @@ def convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> Any:
     of_weight = weight_gradient(grad, x, weight, rest) if windows else found[1]
     of_bias = grad.sum([0, *range(2, grad.dim())]) if sums else found[2]
     return found[0], of_weight, of_bias
+
+
+def adaptive_avg_pool2d(x: Any, size: Any) -> Any:
+    """As torch's decomposition, whose result is row-major, in the order of the elements of `x`, as eager's is."""
+    found = torchs.adaptive_avg_pool2d(x, size)
+    return found.contiguous(memory_format=suggest_memory_format(x))
 
 
 def ldexp(x: Any, exponent: Any) -> Any:
