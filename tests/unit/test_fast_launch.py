@@ -316,10 +316,18 @@ def test_errors_of_the_stream_and_the_grid(machine: Machine):
     with pytest.raises(TypeError):
         machine.path.launch((1,), X, Y, 5, 0.5)
     machine.current_stream = 1
-    with pytest.raises(KeyError):
-        machine.path.launch(lambda meta: meta["missing"], X, Y, 5, 0.5)
+    with pytest.raises(ZeroDivisionError):
+        machine.path.launch(lambda _: 1 // 0, X, Y, 5, 0.5)
     assert machine.path.launch((2**31,), X, Y, 5, 0.5) == "python"
     assert machine.path.launch("grid", X, Y, 5, 0.5) == "python"
+    asked: list[int] = []
+
+    def misspelt(args: dict[str, Any]) -> tuple[int]:
+        asked.append(1)
+        return (args["N"],)  # Python asks again, and tells the names
+
+    assert machine.path.launch(misspelt, X, Y, 5, 0.5) == "python"
+    assert asked == [1]
 
 
 def test_types_with_members_in_c_are_learnt():

@@ -90,7 +90,7 @@ MOST_LINES = {
     "backends": 25170,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, ends of masks
     # of the functions of fp32 that were computed in fp64
     "compiler": 1970,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers
-    "runtime": 9740,  # docstrings of the host API have examples, too
+    "runtime": 9750,  # docstrings of the host API have examples, too
     "compat": 1680,  # with proton's interface
     "tools": 3740,  # with the command `widths`, the reference by kind, and the page of graphs
     "testing": 400,

@@ -253,7 +253,7 @@ class FastPath:
             "rows": ctypes.addressof(array_types().rows), "numbers": ctypes.addressof(array_types().numbers),
             "context": ctypes.addressof(array_types().context),
             "options": ctypes.addressof(_option_names()[0]), "true": id(True), "float": id(float), "tuple": id(tuple),
-            "list": id(list), "modules": id(sys.modules), "torch": id(TORCH),
+            "list": id(list), "key_error": id(KeyError), "modules": id(sys.modules), "torch": id(TORCH),
             "relations": id(self._relations), "strides": id(explained), "reader": id(read_array),
             "descriptor": id(TensorDescriptor), "attributes": ctypes.addressof(_descriptor_fields()[0]),
         }  # fmt: skip

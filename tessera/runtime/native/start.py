@@ -36,7 +36,10 @@ def read_grid(d: Head, grid: Object, values: Pointer[Object], extents: Pointer[i
         return PYTHON
     made = call_grid(d, grid, values)
     if made is None:
-        return RAISED
+        if c.PyErr_Occurred() is not d.key_error:
+            return RAISED
+        c.PyErr_Clear()
+        return PYTHON  # which calls the function again, and says what names there are
     code = PYTHON
     if made.type is d.tuple or made.type is d.list:
         code = read_extents(d, made, extents)

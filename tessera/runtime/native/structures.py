@@ -123,6 +123,7 @@ class Head(Converter):
     float: Object
     tuple: Object
     list: Object
+    key_error: Object
     modules: Object
     torch: Object
     relations: Object  # relations(*values) → int, if the storages' sizes do not suffice
