@@ -17,6 +17,7 @@ from tessera.backends.gpu.module import lower_module
 from tessera.backends.llvm import binding
 from tessera.backends.nvidia import assembler, mbarrier, ptxas, tensor, trace, warp_roles, wgmma
 from tessera.backends.nvidia.emit import RESIDENT_THREADS, NvidiaTarget
+from tessera.backends.nvidia.ptxas_faults import avoid_faults
 from tessera.backends.nvidia.target import facts_for, oldest_ptx
 from tessera.config import knobs
 from tessera.dtypes import FP8, pointer_type
@@ -133,7 +134,7 @@ class NvidiaBackend(Backend):
         def ptx(text: str, metadata: dict[str, Any]) -> str:
             isa = ptx_version(options, cc)
             built = binding.optimise(text, binding.nvptx(architecture(cc), isa), MIDDLE_END)
-            found = built.to_assembly()
+            found = avoid_faults(built.to_assembly())
             if knobs.nvidia.dump_nvptx:
                 print(found, file=sys.stderr)
             timings = [(k, v * 1e-3) for k, v in built.timings.items()]
