@@ -173,7 +173,7 @@ def negative_grid(patch: pytest.MonkeyPatch, folder: Path) -> None:
 @case(
     errors.UnknownOptimization,
     """
-    error[unknown-optimization]: there is no optimisation 'prefecth'; near names: prefetch, row-prefetch, shared-prefetch
+    error[unknown-optimization]: there is no optimisation 'prefecth'; near names: prefetch, row-prefetch, tile-prefetch
       = help: docs/optimizations.md lists all of them; write names with commas in between, or `all`
 """,
 )

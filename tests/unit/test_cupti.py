@@ -196,7 +196,7 @@ def metadata(kernel: Any, stream: int = 0) -> Any:
 
 def kernel_named(name: str) -> Any:
     return SimpleNamespace(
-        name=name, target=SimpleNamespace(backend="cuda"), src=SimpleNamespace(fn=None)
+        name=name, hash=name, target=SimpleNamespace(backend="cuda"), src=SimpleNamespace(fn=None)
     )
 
 

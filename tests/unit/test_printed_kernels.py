@@ -19,7 +19,7 @@ from tessera.ir import Module, parse_module
 from tessera.ir.core import OPCODES
 from tests.unit.op_samples import SAMPLES
 
-CPU = GPUTarget("cpu", "native", 1)
+CPU, GPU = GPUTarget("cpu", "native", 1), GPUTarget("cuda", 90, 32)
 # What the samples work on, made in the kernel: the language passes no tiles.
 PROLOGUE = """
 %r: tile<8xi32> = arange {start=0, end=8}
@@ -76,7 +76,8 @@ def loaded(source: str, folder: Path, name: str = "sample") -> Any:
 def compiled(source: str, folder: Path) -> Module:
     fn = loaded(source, folder)
     signature = {p.name: p.annotation_type for p in fn.params}
-    options = make_backend(CPU).parse_options(
+    target = GPU if "libdevice.add_rz" in source else CPU  # the CPU has no op for it
+    options = make_backend(target).parse_options(
         {"any_extent": True, "debug": "device_assert" in source}
     )
     return ASTSource(fn, signature).make_ir(options)

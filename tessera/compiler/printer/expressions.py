@@ -249,6 +249,10 @@ def _of_library(name: str, *types: dtype) -> Writer:
     return write
 
 
+def _directed(op: arith.DirectedOp, texts: Sequence[Text]) -> Text:
+    return _of_library(f"libdevice.{op.function}_{op.direction}")(op, texts)
+
+
 def _hint(op: arith.HintOp, texts: Sequence[Text]) -> Text:
     found = texts[0]
     for fact, numbers in (
@@ -286,7 +290,7 @@ WRITERS: dict[type[Op], Writer] = {
     arith.Atan2Op: _of_library("libdevice.atan2", *WIDE_FLOATS),
     arith.CopySignOp: _of_library("libdevice.copysign", *WIDE_FLOATS),
     arith.MulHiOp: _of_library("libdevice.mulhi"), arith.PopcOp: _of_library("libdevice.popc"),
-    arith.ClzOp: _of_library("libdevice.clz"),
+    arith.ClzOp: _of_library("libdevice.clz"), arith.DirectedOp: _directed,
 }  # fmt: skip
 
 

@@ -3,7 +3,6 @@ rich where that is installed."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from importlib import import_module
@@ -44,6 +43,8 @@ class Progress:
         bar = "#" * full + "." * (WIDTH - full)
         line = f"{self.title} [{bar}] {self.done}/{self.total}, {said} "
         # `\r` leads back to the begin of a line alone
+        import shutil  # loads the modules of all archives, for which no program that only launches should wait
+
         sys.stderr.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}")
         sys.stderr.flush()
 
