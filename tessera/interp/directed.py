@@ -1,4 +1,4 @@
-"""Computes sums, products, quotients, reciprocals and roots of floats, rounded toward zero, down or up.
+"""Computes sums, products, reciprocals and roots of floats, rounded toward zero, down or up.
 
 One element at a time, in rational arithmetic: that is slow, and plainly right for every number there is.
 """
@@ -24,10 +24,6 @@ def _exact_fma(x: Fraction, y: Fraction, z: Fraction) -> Fraction:
     return x * y + z
 
 
-def _quotient(x: Fraction, y: Fraction) -> Fraction:
-    return x / y
-
-
 def _inverse(x: Fraction) -> Fraction:
     return 1 / x
 
@@ -35,7 +31,7 @@ def _inverse(x: Fraction) -> Fraction:
 # function -> (as NumPy computes it, as rational arithmetic does); a root is compared with the number by its square
 FUNCTIONS: dict[str, tuple[Callable[..., Number], Callable[..., Fraction]]] = {
     "add": (np.add, operator.add), "sub": (np.subtract, operator.sub), "mul": (np.multiply, operator.mul),
-    "div": (np.divide, _quotient), "fma": (_fma, _exact_fma), "rcp": (np.reciprocal, _inverse),
+    "fma": (_fma, _exact_fma), "rcp": (np.reciprocal, _inverse),
     "sqrt": (np.sqrt, Fraction),
 }  # fmt: skip
 
@@ -43,7 +39,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Number], Callable[..., Fraction]]] = {
 def directed(function: str, direction: str, *arrays: np.ndarray) -> np.ndarray:
     """Return `function` of arrays of fp32 or fp64, rounded toward zero ("rz"), down ("rd") or up ("ru").
 
-    `function`: add, sub, mul, div, fma (x * y + z with one rounding), rcp (1 / x) or sqrt. Broadcasts as NumPy does.
+    `function`: add, sub, mul, fma (x * y + z with one rounding), rcp (1 / x) or sqrt. Broadcasts as NumPy does.
     Example: `directed("add", "ru", np.float32(1), np.float32(1e-9))` is 1.0000001.
     Source: IEEE 754, 4.3.2; PTX's `.rz`, `.rm` and `.rp`.
     """
@@ -72,8 +68,8 @@ def _one(function: str, direction: str, xs: Sequence[Number]) -> Number:
 
 def _is_undefined(function: str, xs: Sequence[Number]) -> bool:
     """Whether the result is no number, or an infinity that is exact."""
-    if function in ("div", "rcp"):
-        return bool(xs[-1] == 0)
+    if function == "rcp":
+        return bool(xs[0] == 0)
     return function == "sqrt" and bool(xs[0] < 0)
 
 

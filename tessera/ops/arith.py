@@ -35,7 +35,6 @@ DIRECTED = {
     "add": 2,
     "sub": 2,
     "mul": 2,
-    "div": 2,
     "fma": 3,
     "rcp": 1,
     "sqrt": 1,

@@ -31,6 +31,7 @@ from tessera.language.extra import libdevice_ops as tl
 from tessera.language.values import constexpr, tensor
 from tessera.language.values import tuple as tl_tuple
 from tessera.ops import (
+    DIRECTED,
     MATH_OPS,
     AbsOp,
     Atan2Op,
@@ -100,7 +101,8 @@ def _rounded(name: str, arity: int) -> Any:
     _, fn, kinds, mode = libdevice_rounding.ROUNDED[name]
 
     def run(fe: FrontEnd, *args: object) -> Any:
-        if mode != "rn" and kinds == "f" and fe.options.backend_name == "cuda":
+        own = name.partition("_")[0] in DIRECTED and fe.options.backend_name == "cuda"
+        if own and mode != "rn":
             return _directed(fe, name, args)
         return fe.call(fn, [*_typed(fe, name, kinds, args), constexpr(mode)], {})
 

@@ -1,8 +1,9 @@
 """Defines libdevice's arithmetic and conversions rounded to nearest (rn), toward zero (rz), down (rd) and up (ru).
 
-GPUs round in any direction by one instruction, for which the front end asks (`DirectedOp`). Elsewhere what was rounded
-to nearest is moved to its neighbour where the sign of what it misses, which is found exactly, says so; fp32 does so in
-fp64. No hardware mode is changed.
+GPUs round in any direction by one instruction, for which the front end asks (`DirectedOp`); quotients, for which that
+is no instruction but a function with branches, are as fast without. Elsewhere what was rounded to nearest is moved to
+its neighbour where the sign of what it misses, which is found exactly, says so; fp32 does so in fp64. No hardware
+mode is changed.
 """
 
 # pyright: reportPrivateUsage=false
