@@ -40,5 +40,7 @@ def avoid_faults(ptx: str) -> str:
 
 
 def _is_assigned_once(ptx: str, *registers: str) -> bool:
-    """Whether registers have one value; what loops carry is copied to a register of its own (mov)."""
-    return all(len(re.findall(rf"^\t[^\t\n]+ \t{r}, ", ptx, re.M)) == 1 for r in registers)
+    """Whether registers have one value: loops that carry one, and inline assembly that keeps one where its predicate is
+    false, assign others to the same register."""
+    start = r"(?:^|;)[\s{]*(?:@!?%p\d+\s+)?[a-z][\w.:]*\s+(?:{[^}\n]*)?"
+    return all(len(re.findall(rf"{start}{r}\b", ptx, re.M)) == 1 for r in registers)

@@ -42,9 +42,9 @@ class Progress:
         full = WIDTH * self.done // max(1, self.total)
         bar = "#" * full + "." * (WIDTH - full)
         line = f"{self.title} [{bar}] {self.done}/{self.total}, {said} "
-        # `\r` leads back to the begin of a line alone
         import shutil  # loads the modules of all archives, for which no program that only launches should wait
 
+        # Cut to the terminal's width: `\r` leads back to the begin of one line alone.
         sys.stderr.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}")
         sys.stderr.flush()
 
