@@ -39,10 +39,16 @@ def apply_kernel(x, out, F: tl.constexpr, N: tl.constexpr):
 
 def inputs(dtype) -> np.ndarray:
     rng = np.random.default_rng(1)
-    left = SIZE - len(EDGES) - 250
+    left = SIZE - len(EDGES) - 270
     wide = np.exp(rng.uniform(-80, 80, left)) * rng.choice([-1, 1], left)
     return np.concatenate(
-        [EDGES, rng.standard_normal(150) * 3, rng.uniform(-1, 1, 100), wide]
+        [
+            EDGES,
+            rng.standard_normal(150) * 3,
+            rng.uniform(-1, 1, 100),
+            np.linspace(0.4, 0.41, 20),
+            wide,
+        ]
     ).astype(dtype)
 
 

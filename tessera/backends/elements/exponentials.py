@@ -140,9 +140,12 @@ def _exp10(m: Floats, x: str) -> str:
 
 @function("expm1", float64)
 def _expm1(m: Floats, x: str) -> str:
-    small = m.mul(x, m.polynomial(c.EXP_SERIES[1:], x))
-    large = m.sub(m.math("exp", x), m.const(1.0))
-    return m.select(m.below(m.abs(x), 0.4), small, large)
+    """As that of fp32: of exp(x), a difference with 1 would leave what was rounded, up to 4 ulp near 0.4."""
+    r, shifted = _split_exp(m, _clamp(m, x, -40.0, 710.0), 1 / math.log(2), c.LN2_64)
+    p = m.fma(m.mul(r, r), m.polynomial(c.EXP64, r), r)
+    power = m.power_of_two(m.iop("sub", low_bits(m, shifted), 1))
+    half = m.fma(p, power, m.sub(power, m.const(0.5)))
+    return m.select(m.below(m.abs(x), 2.0**-54), x, m.add(half, half))
 
 
 # --- logarithms ----------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def _cbrt_single(x: tensor, reciprocal: constexpr):
 def _erfcx_positive_single(a: tensor):
     """exp(a*a) * erfc(a) for a >= 0: (1 + 2a) times it is a polynomial of (a - 4) / (a + 4)."""
     inverse = 1.0 / (a + 4.0)
-    t = (a - 4.0) * inverse
+    t = fma(a - 4.0, inverse, 0.0)  # a product could be fused with the sum t + 1
     t = fma(inverse, fma(-t, a, fma(t + 1.0, -4.0, a)), t)  # a - 4 was rounded
     return 0.5 * _poly(t, tables.ERFCX_SINGLE) / (a + 0.5)
 
@@ -126,7 +126,7 @@ def _erfcx_positive_single(a: tensor):
 def _exp_of_square(a: tensor, SIGN: constexpr):
     """exp(SIGN a*a): the parts of the square and of log2(e) that fp32 drops are added as a factor."""
     square = fma(a, a, 0.0)
-    high = square * 1.4426950216293335
+    high = fma(square, 1.4426950216293335, 0.0)  # a product could be fused with the sum high + 64
     rest = fma(square, 1.4426950216293335, -high) + square * 1.925963033500011e-08
     rest += fma(a, a, -square) * 1.4426950216293335
     if SIGN > 0:

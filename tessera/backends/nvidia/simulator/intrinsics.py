@@ -44,7 +44,7 @@ def _meaning(result: str, name: str) -> Callable[..., Lanes] | None:
     if key in ("smin", "smax", "umin", "umax"):
         return _extreme(key, bits_of(result))
     if key == "fma":
-        return partial(_fma, result)
+        return partial(fma, result)
     if key == "abs":
         return partial(_absolute, bits_of(result))
     if key == "fshl":
@@ -74,7 +74,8 @@ def _extreme(key: str, bits: int) -> Callable[[Lanes, Lanes], Lanes]:
     return lambda x, y: mask_int(how(signed(x, bits), signed(y, bits)).view(np.uint64), bits)
 
 
-def _fma(type: str, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+def fma(type: str, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Return x y + z, rounded once."""
     if type == "double":
         return fma_f64(x, y, z)
     exact = x.astype(np.float64) * y.astype(np.float64) + z.astype(np.float64)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from tessera.backends.nvidia.primitives import FAMILIES, NOTE, PRIMITIVES, Primitive
 from tessera.backends.nvidia.primitives.row import Lanes, Machine
 from tessera.backends.nvidia.simulator import instructions as make
+from tessera.backends.nvidia.simulator.fusion import Fusion
 from tessera.backends.nvidia.simulator.text import (
     Function,
     Value,
@@ -78,6 +79,7 @@ class Program:
         self._starts: dict[Mark, int] = {}
         self._instances = 0
         self.idle: set[int] = set()  # steps of instructions that may be delayed
+        self._fusion = Fusion(self.initial.__getitem__)
         kernel = self.functions[name]
         self.params = [(type, self.slot()) for type, _ in kernel.params]
         scope = {v: s for (_, v), (_, s) in zip(kernel.params, self.params)}
@@ -211,6 +213,7 @@ class Program:
             return uses[-1]
 
         run, effect = make.MAKERS[opcode](self.tables, opcode, rest, slot)
+        run, uses = self._fusion.step(opcode, rest, uses, dest) or (run, uses)
         self.steps.append(Step(EFFECT if effect else PURE, run, dest, uses, number, opcode))
 
     def _calls(self, rest: str, dest: int, number: int, scope: dict[str, int]) -> None:
