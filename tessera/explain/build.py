@@ -212,11 +212,11 @@ class Builder:
     def _access(self, op: Op, line: LineReport, axis: AxisAnalysis) -> None:
         count, store = self.work.counts[op], is_store(op)
         argument = _argument(op)
-        moved = self.totals.stored if store else self.totals.loaded
-        moved[argument] = moved.get(argument, 0.0) + count.bytes
+        fetched = count.sectors * (32 if self.on_gpu else 64)
+        self.totals.move(argument, count.bytes, fetched, store=store)
         if isinstance(op, ops.AtomicRmwOp | ops.AtomicCasOp):
-            self.totals.stored[argument] = self.totals.stored.get(argument, 0.0) + count.bytes
-        self.totals.fetched += count.sectors * (32 if self.on_gpu else 64)
+            self.totals.move(argument, count.bytes, fetched, store=True)
+        self.totals.fetched += fetched
         line.loaded += 0.0 if store else count.bytes
         line.stored += count.bytes if store else 0.0
         width, why = self._width(op, axis)
@@ -294,7 +294,7 @@ class Builder:
         """Give each line its part of the time: of memory by bytes, of units by operations."""
         t, machine = self.totals, self.machine
         moved = sum(x.loaded + x.stored for x in self.lines.values()) or 1.0
-        memory = (t.once(t.loaded) + t.once(t.stored)) / machine.memory[-1][1]
+        memory = (t.reads() + t.writes()) / machine.memory[-1][1]
         for x in self.lines.values():
             x.seconds += memory * (x.loaded + x.stored) / moved + x.operations / (machine.flops / 2)
             x.seconds += x.bank_passes / machine.banks

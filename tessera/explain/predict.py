@@ -14,11 +14,13 @@ HIDDEN = 0.2  # of the shorter one of a CPU's memory and arithmetic, how much th
 
 @dataclass
 class Totals:
-    """What a whole launch does. `loaded` and `stored`: bytes by argument; `sizes`: of the arguments, where known;
-    `products`: operations by type; `operations`: instructions on single elements outside of products."""
+    """What a whole launch does. `loaded` and `stored`: bytes by argument, `read` and `written`: those of the sectors or
+    lines that hold them; `sizes`: of the arguments, where known; `products`: operations by type; `operations`: instructions on single elements outside of products."""
 
     loaded: dict[str, float] = field(default_factory=dict[str, float])
     stored: dict[str, float] = field(default_factory=dict[str, float])
+    read: dict[str, float] = field(default_factory=dict[str, float])
+    written: dict[str, float] = field(default_factory=dict[str, float])
     sizes: dict[str, int] = field(default_factory=dict[str, int])
     products: dict[str, float] = field(default_factory=dict[str, float])
     flops: float = 0.0
@@ -28,14 +30,29 @@ class Totals:
     programs: int = 1
     streamed: bool = False  # stores bypass a CPU's caches
 
-    def once(self, moved: Mapping[str, float]) -> float:
-        """Bytes if each byte of an argument is moved at most once."""
-        return sum(min(n, self.sizes.get(name, n)) for name, n in moved.items())
+    def move(self, argument: str, bytes: float, fetched: float, *, store: bool) -> None:
+        """Count an access of `bytes` of an argument, in sectors or lines of `fetched` bytes."""
+        for total, n in (
+            (self.stored if store else self.loaded, bytes),
+            (self.written if store else self.read, fetched),
+        ):
+            total[argument] = total.get(argument, 0.0) + n
+
+    def reads(self) -> float:
+        """Bytes that memory gives if each sector of an argument is read once. Of an argument whose size is not known
+        that is what is asked for."""
+        return self._once(self.loaded, self.read)
+
+    def writes(self) -> float:
+        return self._once(self.stored, self.written)
+
+    def _once(self, moved: Mapping[str, float], fetched: Mapping[str, float]) -> float:
+        return sum(min(fetched.get(k, n), self.sizes.get(k, n)) for k, n in moved.items())
 
 
 def predict(t: Totals, machine: Machine, on_gpu: bool, occupancy: Occupancy | None) -> Roofline:
     """Return the roofline of a launch."""
-    reads, writes = t.once(t.loaded), t.once(t.stored)
+    reads, writes = t.reads(), t.writes()
     products = sum(n / rate(machine, kind) for kind, n in t.products.items())
     arithmetic = t.operations / (machine.flops / 2)
     times = {"memory": 0.0, "caches": 0.0, "arithmetic": arithmetic, "matrix products": products}

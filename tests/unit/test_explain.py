@@ -147,6 +147,16 @@ def test_sectors_of_a_request_are_those_that_its_lanes_touch(step, sectors):
     assert load.ideal == 4
 
 
+@pytest.mark.parametrize(("step", "part"), [(1, 1), (4, 4), (8, 8), (16, 8)])
+@pytest.mark.parametrize("target", [None, H100])
+def test_memory_gives_whole_sectors(step, part, target):
+    x, out = np.zeros(4096 * step, np.float32), np.zeros(4096, np.float32)
+    report = spread.explain(x, out, step, 4096, grid=(1,), target=target)
+    assert report.roofline.bytes_requested == 2 * 4 * 4096
+    whole = 4 * 4096 * (part if target else step)  # a CPU's lines have 64 bytes
+    assert report.roofline.bytes_of_memory == pytest.approx(whole + 4 * 4096, rel=0.01)
+
+
 @pytest.mark.parametrize("n", [32, 64])
 @pytest.mark.parametrize("capability", [80, 90])
 def test_passes_over_the_banks_are_those_that_the_simulator_counts(n, capability, simulated):
