@@ -14,8 +14,9 @@ HIDDEN = 0.2  # of the shorter one of a CPU's memory and arithmetic, how much th
 
 @dataclass
 class Totals:
-    """What a whole launch does. `loaded` and `stored`: bytes by argument, `read` and `written`: those of the sectors or
-    lines that hold them; `sizes`: of the arguments, where known; `products`: operations by type; `operations`: instructions on single elements outside of products."""
+    """What a whole launch does. `loaded` and `stored`: bytes by argument; `read` and `written`: those of the sectors or
+    lines that hold them; `sizes`: of the arguments, where known; `products`: operations by type; `operations`:
+    instructions on single elements outside of products."""
 
     loaded: dict[str, float] = field(default_factory=dict[str, float])
     stored: dict[str, float] = field(default_factory=dict[str, float])

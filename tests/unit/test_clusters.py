@@ -139,7 +139,8 @@ def test_a_kernel_without_products(ctas: int) -> None:
     for way in (interpreted, simulated):
         out = np.zeros_like(x)
         way(kernel, [x, scale, out, 27])
-        assert np.abs(out - want).max() < 1e-6
+        # numbers below 128, whose product a GPU does not round before it subtracts
+        assert np.abs(out - want).max() < 2**-16
 
 
 @tessera.jit

@@ -33,8 +33,8 @@ LATER = (
 
 @pytest.fixture(scope="module")
 def loaded() -> set[str]:
-    """The modules of a process that has imported tessera."""
-    code = "import sys, tessera; print(*sys.modules)"
+    """The modules that `import tessera` adds to those with which this Python begins, `.pth` files included."""
+    code = "import sys; old = {*sys.modules}; import tessera; print(*{*sys.modules} - old)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
