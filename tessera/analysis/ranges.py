@@ -38,6 +38,11 @@ class IntegerRanges:
         """The least and the greatest number that an element of `v` may be, or None."""
         return self.known.get(v)
 
+    def reach(self, v: Value) -> int | None:
+        """The least n of which it is known that all elements of `v` are in [-n, n)."""
+        found = self.of(v) or _word(v)
+        return None if found is None else max(-found[0], found[1] + 1)
+
     def _keep(self, v: Value, found: Interval) -> None:
         e: object = elem_of(v.type)
         if found is None or not isinstance(e, dtype) or not e.is_int() or e is int1:

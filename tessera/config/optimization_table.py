@@ -266,6 +266,7 @@ GPU = (
         f"tests/unit/test_simt_reduce.py, tests/unit/test_scan_lowering.py, {KERNELS}", unit="reduction",
     ),
     _row("byte-casts", "gpu", "widens 8-bit integers to fp16 and bf16 by permutations of bytes and a subtraction", "bytes stand four to a register, as they came from memory; each step is exact", "backends/gpu/casts.py `_bytes`", f"tests/unit/test_simt_casts.py, {DOTS}, {KERNELS}", unit="cast"),
+    _row("small-casts", "gpu", "converts integers that are known to be small to fp16 and bf16 by an addition to a float's bits and a subtraction", "the value lies in [-512, 511] for fp16, in [-2^22, 2^22) by way of fp32; each step is exact", "backends/gpu/casts.py `_small`; analysis/ranges.py", f"tests/unit/test_simt_casts.py, {KERNELS}", unit="cast"),
     _row("raise-occupancy", "gpu", "assembles with a few registers less where an SM then holds a CTA more, or twice the CTAs of a loop; small products by FMAs ask for several CTAs", "next to nothing spills", "what ptxas reports, backends/gpu/lowering.py `_has_small_products`", "tests/unit/test_raise_occupancy.py", takes_room=True),
     _row("spill-little", "gpu", "keeps the CTAs that an SM is to hold where few instructions move spilled registers", "no matrix products; up to 3 % of the instructions of loops, 1 % of straight-line code", "what ptxas reports", "tests/unit/test_raise_occupancy.py", takes_room=True),
 )  # fmt: skip

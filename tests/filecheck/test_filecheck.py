@@ -89,6 +89,7 @@ IN_PASSES -= {
     "spill-little",
     "share-parts",
     "byte-casts",
+    "small-casts",
 }
 IN_PASSES -= {"compare-differences"}
 IN_PASSES -= {"graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments"}

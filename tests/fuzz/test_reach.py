@@ -13,8 +13,8 @@ SEEDS = range(1, 151)
 # By how many of these kernels each is reached at least; the name of what no kernel reached said nothing for long.
 LEAST = {
     "wgmma": 30, "warp-specialize": 30, "software-pipeline": 10, "register-prefetch": 15, "operand-order": 10,
-    "mma-chains": 8, "mma-across-iterations": 5, "mma-early-start": 4, "byte-casts": 2, "scattered-columns": 1,
-    "repeated-loads": 2, "sink-past-loops": 75, "whole-sectors": 15,
+    "mma-chains": 8, "mma-across-iterations": 5, "mma-early-start": 4, "byte-casts": 2, "small-casts": 6,
+    "scattered-columns": 1, "repeated-loads": 2, "sink-past-loops": 75, "whole-sectors": 15,
 }  # fmt: skip
 
 
@@ -32,6 +32,8 @@ def test_dots_reach_the_optimisations_of_loops() -> None:
         ({"add": "rescale_row"}, "mma-across-iterations", False),
         ({"b_raw": "i8"}, "mma-across-iterations", False),
         ({"b_raw": "i8"}, "byte-casts", True),
+        ({"b_raw": "i8"}, "small-casts", False),
+        ({"b_raw": "int4"}, "small-casts", True),
         ({"b_raw": "i8", "maps": False}, "software-pipeline", True),
         ({"b_raw": "nibble"}, "repeated-loads", True),
         ({"b_raw": "int4"}, "repeated-loads", False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -46,7 +47,68 @@ def test_bytes_are_permuted():
     x, out = np.zeros(1024, np.int8), np.zeros(1024, np.float32)
     code = widened.warmup(x, out, 1024, tl.float16, False, grid=(1,), num_warps=4).asm["llir"]
     assert "sitofp" not in code
+    assert "sext i8" not in code
     plain = widened.warmup(
         x, out, 1024, tl.float16, False, grid=(1,), num_warps=4, disable_optimizations="byte-casts"
     ).asm["llir"]
-    assert "sitofp" in plain
+    assert "sext i8" in plain  # as small integers, one by one
+
+
+@tessera.jit
+def of_numbers(x, out, N: tl.constexpr, MASK: tl.constexpr, LESS: tl.constexpr, TO: tl.constexpr):
+    at = tl.arange(0, N)
+    y = tl.load(x + at)
+    if MASK:
+        y = (y & MASK) - LESS
+    tl.store(out + at, y.to(TO).to(tl.float32))
+
+
+def converted(x: np.ndarray, mask: int, less: int, to: tl.dtype, **options: str):
+    """What the kernel stores, and its code."""
+    out = np.zeros(x.size, np.float32)
+    found = of_numbers[(1,)](x, out, x.size, mask, less, to, num_warps=4, **options)
+    return out, found.asm["llir"]
+
+
+def nearest(x: np.ndarray, to: tl.dtype) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return x.astype(np.float32).astype(NUMPY[to]).astype(np.float32)
+
+
+NUMPY = {tl.float16: np.float16, tl.bfloat16: ml_dtypes.bfloat16}
+MANY = 1 << 23
+
+
+@pytest.mark.parametrize("to", [tl.float16, tl.bfloat16])
+@pytest.mark.parametrize(
+    ("mask", "less"), [(15, 8), (1023, 512), (1023, 511), (MANY - 1, MANY // 2)]
+)
+def test_small_numbers(mask: int, less: int, to: tl.dtype):
+    """All that are in a short range, and both ends of a long one."""
+    x = np.arange(-1024, 1024, dtype=np.int32)
+    found, code = converted(x, mask, less, to)
+    np.testing.assert_array_equal(found, nearest((x & mask) - less, to))
+    assert "sitofp" not in code
+    plain, code = converted(x, mask, less, to, disable_optimizations="small-casts")
+    np.testing.assert_array_equal(found, plain)
+    assert "sitofp" in code
+
+
+@pytest.mark.parametrize("to", [tl.float16, tl.bfloat16])
+@pytest.mark.parametrize("dtype", [np.int16, np.uint16])
+def test_every_short(dtype: type, to: tl.dtype):
+    """16 bits are small enough for fp32, and may be too large for fp16."""
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    for part in np.split(x, 8):
+        found, code = converted(part, 0, 0, to)
+        np.testing.assert_array_equal(found, nearest(part, to))
+        assert "itofp" not in code
+
+
+@pytest.mark.parametrize(("mask", "less"), [(0, 0), (2 * MANY - 1, MANY // 2)])
+def test_large_numbers_are_converted(mask: int, less: int):
+    """Nothing is known of them, or they may be larger than those of which each has its own float."""
+    x = np.array([0, 1, -1, 2**31 - 1, -(2**31), MANY // 2, MANY, 2049] * 32, np.int32)
+    found, code = converted(x, mask, less, tl.float16)
+    np.testing.assert_array_equal(found, nearest((x & mask) - less if mask else x, tl.float16))
+    assert "sitofp" in code

@@ -4,6 +4,7 @@ shared casts (elements/casts.py)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tessera.analysis.scratch import conversion_plan, staging
 from tessera.backends.elements.arith import TABLE
@@ -24,6 +25,19 @@ BYTES = "<4 x i8>"
 HALF, FLOAT = 0x64, 0x4B000000
 
 
+class Middle(NamedTuple):
+    """The float in the middle of those whose last bit counts one, its bits, and how far they reach from it."""
+
+    value: float
+    bits: int
+    reach: int
+
+
+# 1.5 * 2^10 and 1.5 * 2^23 (IEEE 754).
+MIDDLE_HALF = Middle(1536.0, 0x6600, 1 << 9)
+MIDDLE_FLOAT = Middle(12582912.0, 0x4B400000, 1 << 22)
+
+
 @lowers(arith.CastOp)
 def _cast(fl: FunctionLowering, op: arith.CastOp) -> None:
     source, target = elem_of(op.x.type), elem_of(op.result.type)
@@ -36,10 +50,11 @@ def _cast(fl: FunctionLowering, op: arith.CastOp) -> None:
             return
         if target.is_floating() and _paired(fl, op, source, target):
             return
-    elif (
-        source in (int8, uint8) and target in (float16, bfloat16) and _bytes(fl, op, source, target)
-    ):
-        return
+    elif target in (float16, bfloat16) and isinstance(source, dtype):
+        if source in (int8, uint8) and _bytes(fl, op, source, target):
+            return
+        if _small(fl, op, source, target):
+            return
     map_registers(fl, op, TABLE[arith.CastOp])
 
 
@@ -101,6 +116,47 @@ def _biased_float(
         x = w.pure(f"bitcast {BYTES} {_under(w, vector, FLOAT, (at, 4, 5, 7))} to float")
         wide.append(w.pure(f"fsub float {x}, {more}"))
     return w.unpair("bfloat", fl.target.narrow_pair(w, "bfloat", *wide))
+
+
+def _small(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype) -> bool:
+    """Convert integers of which it is known that they are small, two at a time. Return whether they are.
+
+    Added to the bits of a float whose last bit counts one, an integer makes the float that is larger by that integer;
+    what it has too much is subtracted. Both steps are exact, and take less time than a conversion."""
+    w, names, reach = fl.w, fl.get(op.x), fl.ranges.reach(op.x)
+    if reach is None or reach > MIDDLE_FLOAT.reach or source.bits > 32 or len(names) % 2:
+        return False
+    if not apply("small-casts", op):
+        return False
+    half = target is float16 and reach <= MIDDLE_HALF.reach
+    middle, step = MIDDLE_HALF if half else MIDDLE_FLOAT, _partner(fl, op.result)
+    if source.bits < 32:
+        wider = "sext" if source.signed else "zext"
+        names = [w.pure(f"{wider} {source.llvm} {x} to i32") for x in names]
+    names = [w.pure(f"add i32 {x}, {middle.bits}") for x in names]
+    result = [""] * len(names)
+    for i in [i for i in range(len(names)) if not i & step]:
+        pair = (names[i], names[i + step])
+        narrow = _less_half(w, *pair) if half else _less_float(fl, target.llvm, *pair)
+        result[i], result[i + step] = w.unpair(target.llvm, narrow)
+    fl.set(op.result, result)
+    return True
+
+
+def _less_half(w: Writer, *larger: str) -> str:
+    """Return what numbers, which are the bits of fp16, have more than the middle one."""
+    short = [w.pure(f"trunc i32 {x} to i16") for x in larger]
+    pair = w.pair("half", *[w.pure(f"bitcast i16 {x} to half") for x in short])
+    more = repr(MIDDLE_HALF.value)
+    return w.pure(f"fsub <2 x half> {pair}, {w.pair('half', more, more)}")
+
+
+def _less_float(fl: FunctionLowering, narrow: str, *larger: str) -> str:
+    """Return what numbers, which are the bits of fp32, have more than the middle one, in a narrow type."""
+    w, more = fl.w, repr(MIDDLE_FLOAT.value)
+    wide = [w.pure(f"bitcast i32 {x} to float") for x in larger]
+    low, high = (w.pure(f"fsub float {x}, {more}") for x in wide)
+    return fl.target.narrow_pair(w, narrow, low, high)
 
 
 def _under(w: Writer, vector: str, constant: int, bytes: Sequence[int]) -> str:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.ranges import IntegerRanges
 from tessera.backends.gpu.line_info import FunctionLines
 from tessera.backends.gpu.scalar import Scalar
 from tessera.backends.gpu.target import GpuTarget
@@ -79,6 +81,11 @@ class FunctionLowering:
 
     def set(self, v: Value, names: list[str]) -> None:
         self.values[v] = names
+
+    @cached_property
+    def ranges(self) -> IntegerRanges:
+        """What the code itself says of the sizes of integers."""
+        return IntegerRanges(self.module)
 
     # --- threads -----------------------------------------------------------------------------------------
     @property
