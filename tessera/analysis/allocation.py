@@ -8,11 +8,12 @@ placed first, each at the lowest offset that is free for its lifetime."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tessera.analysis.scratch import scratch_bytes, staging
-from tessera.ir import Op
+from tessera.ir import Module, Op
 from tessera.ops import (
     AsyncCopyOp,
     AsyncWaitOp,
@@ -173,3 +174,20 @@ def place(buffers: list[Buffer], base: int = 0) -> int:
         top = max(top, b.offset + b.size)
         placed.append(b)
     return top
+
+
+def placed(module: Module, facts: object) -> Iterator[tuple[FuncOp, list[Buffer], int]]:
+    """Place the buffers of each function behind those of the functions before, as a callee runs while its caller's
+    buffers live. Yield the function, its buffers and where they end."""
+    num_warps: int = module.attrs["num_warps"]
+    top = 0
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        buffers = buffers_of(func, num_warps, facts)
+        top = place(buffers, (top + SWIZZLE_ALIGNMENT - 1) & -SWIZZLE_ALIGNMENT)
+        yield func, buffers, top
+
+
+def shared_bytes(module: Module, facts: object) -> int:
+    """Return the bytes of shared memory that a module needs as it is."""
+    return max((end for _, _, end in placed(module, facts)), default=0)

@@ -241,18 +241,18 @@ GPU = (
     ),
     _row(
         "mma-early-start", "gpu", "moves an MMA of warpgroups up to where its operands are there",
-        "no op that it passes makes, writes or waits for an operand", "passes/gpu_mma/async_mma.py `_latest_need`", "tests/unit/test_async_mma.py",
+        "no op that it passes makes, writes or waits for an operand", "passes/gpu_mma/async_mma.py `_latest_need`", "tests/filecheck/async-mma/mmas.gir",
         unit="MMA",
     ),
     _row(
         "async-mma", "gpu", "lets MMAs of warpgroups run until somebody looks at their results",
-        "no op before the wait writes to operands or looks at results", "passes/gpu_mma/async_mma.py `_must_wait`", "tests/unit/test_async_mma.py",
+        "no op before the wait writes to operands or looks at results", "passes/gpu_mma/waits.py `_must_wait`", "tests/filecheck/async-mma/mmas.gir, tests/unit/test_async_mma.py",
         unit="block",
     ),
     _row(
         "early-release", "gpu", "gives a buffer back to the producer right after its last reading",
         "no reading of the buffer is still on its way", "passes/gpu_mma/async_mma.py `_give_back_early`; the synchronisation checker",
-        "tests/unit/test_async_mma.py, tests/gpu/test_pointer_to_tma_gpu.py", unit="arrival",
+        "tests/filecheck/async-mma/buffers.gir, tests/gpu/test_pointer_to_tma_gpu.py", unit="arrival",
     ),
     _row(
         "awaited-reads", "gpu", "waits for what was read of a buffer to come to registers before it is given back, not by a fence",

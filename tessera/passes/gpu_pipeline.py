@@ -60,7 +60,7 @@ def gpu_passes(
         canonicalize,  # pointers that the pipeline left behind, what nobody uses any more
         cse,  # slices that several loads of a loop share
         licm,
-        async_mma,  # after the last pass that moves ops
+        async_mma.bind(facts=facts),  # after the last pass that moves ops
         # After the last pass that makes, moves or drops conversions.
         allocate_shared.bind(facts=facts),
         number_tensor_maps,  # now that the copies are what they will be

@@ -15,6 +15,7 @@ import tessera
 import tessera.language as tl
 from tessera.analysis.provenance import buffer_of
 from tessera.backends.nvidia import ptxas
+from tessera.backends.nvidia.target import facts_for
 from tessera.ir import Block, Module, Op, PassManager, Value, parse_module
 from tessera.ops import (
     LocalAllocOp,
@@ -212,7 +213,7 @@ def test_a_part_of_a_product_does_not_need_the_whole_tile(whole: bool) -> None:
     second = PART.format(f"t{acc}", "h", "part=[1, 2], pending=1")
     parts = (f"{first}\n    {second}", "") if whole else (first, second)
     module = parse_module(IN_PARTS.replace("FIRST", parts[0]).replace("SECOND", parts[1]))
-    PassManager([async_mma], verify=True).run(module)
+    PassManager([async_mma.bind(facts=facts_for(90))], verify=True).run(module)
     (arrive,) = [op for op in module.walk() if isinstance(op, MbarrierArriveOp)]
     (load,) = [op for op in module.walk() if isinstance(op, LocalLoadOp)]
     assert not arrive.proxy

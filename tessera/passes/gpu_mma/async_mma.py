@@ -9,29 +9,26 @@
 
 MMAs finish in the order in which they were started; a wait states how many later ones may still run, and holds
 the operands, so that nothing overwrites their registers or buffers before. MMAs whose operands are ready start
-first, in program order: those that only need shared memory move up to the wait that fills it."""
+first, in program order: those that only need shared memory move up to the wait that fills it. waits.py has the rules
+for waits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tessera.analysis.allocation import shared_bytes
 from tessera.analysis.registers import reg32_of
-from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
+from tessera.ir import Block, Effect, Module, Op, TileType, Value, pass_
 from tessera.ir.applications import apply
 from tessera.ops import (
-    AsyncCopyOp,
     AsyncWaitOp,
     BarrierOp,
     BroadcastOp,
     CallOp,
-    ConstOp,
     ConvertLayoutOp,
-    ForOp,
-    FuncOp,
     IfOp,
     LocalAllocOp,
-    LocalIndexOp,
     LocalLoadOp,
     LocalStoreOp,
     LocalTransOp,
@@ -43,8 +40,9 @@ from tessera.ops import (
     WgmmaOp,
     WgmmaWaitOp,
 )  # fmt: skip
+from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.rules import VIEWS
-from tessera.passes.neutral.fold import constant_of
+from tessera.passes.gpu_mma.waits import Waits, remark_waits
 from tessera.passes.neutral.remarks import place_of, remark
 
 # No MMA moves above.
@@ -61,12 +59,13 @@ HOISTED_REG32 = 208
 
 
 @pass_("async-mma")
-def async_mma(module: Module) -> None:
+def async_mma(module: Module, facts: GpuFacts) -> None:
     """Start MMAs of warpgroups early and wait for them late.
 
     Takes: GPU IR with layouts. It is the last pass that moves ops: lifetimes of buffers follow the waits.
     Gives: `wgmma` with `asynchronous`, and `wgmma_wait` in front of the first use of each result; remarks about MMAs
-        that are not started early, or that nothing in their loop runs beside.
+        that are not started early, that nothing in their loop runs beside, or that are waited for sooner, so that the
+        kernel fits into shared memory.
     Needs: a GPU with `wgmma`: without such ops nothing is changed.
     Raises: nothing.
     Example: `two` of tests/filecheck/async-mma/mmas.gir
@@ -74,22 +73,39 @@ def async_mma(module: Module) -> None:
         → wgmma {asynchronous=True}; wgmma {asynchronous=True}; wgmma_wait {pending=1}; exp; wgmma_wait
     Compare: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"; Triton `tritongpu-pipeline`.
     """
-    for func in module.body:
-        assert isinstance(func, FuncOp)
-        for block in func.all_blocks():
-            mmas = [op for op in block if isinstance(op, WgmmaOp)]
-            if mmas and all(op.pending == 0 for op in mmas):
-                held = sum(reg32_of(op.result.type) for op in mmas)
-                if held <= HOISTED_REG32:
-                    _start_early(mmas)
-                    _end_ping_pong_early(block)
-                elif late := next((op for op in mmas if _earlier_place(op) is not None), None):
-                    why = f"products in flight hold {held} registers of a thread, at most {HOISTED_REG32}"
-                    remark(module, f"the product{place_of(late)} is not started early: {why}")
-                if apply("async-mma", mmas[0]):
-                    _Waits(block).run()
-                    _remark_waits(module, block)
-            _give_back_early(block)
+    blocks = [block for func in module.body for block in func.all_blocks()]
+    found = [w for block in blocks if (w := _started(module, block, facts)) is not None]
+    crowds = [w for w in found if w.crowds]
+    if crowds and (need := shared_bytes(module, facts)) > facts.max_shared_bytes:
+        for waits in crowds:
+            waits.run_sooner()
+        late = f"{need} bytes of shared memory, and a CTA has {facts.max_shared_bytes}"
+        remark(
+            module, f"products are waited for before other buffers are filled: later takes {late}"
+        )
+    for waits in found:
+        remark_waits(module, waits.block)
+    for block in blocks:
+        _give_back_early(block)
+
+
+def _started(module: Module, block: Block, facts: GpuFacts) -> Waits | None:
+    """Start the MMAs of a block, and return the waits for them."""
+    mmas = [op for op in block if isinstance(op, WgmmaOp)]
+    if not mmas or any(op.pending for op in mmas):
+        return None
+    held = sum(reg32_of(op.result.type) for op in mmas)
+    if held <= HOISTED_REG32:
+        _start_early(mmas)
+        _end_ping_pong_early(block)
+    elif late := next((op for op in mmas if _earlier_place(op) is not None), None):
+        why = f"products in flight hold {held} registers of a thread, at most {HOISTED_REG32}"
+        remark(module, f"the product{place_of(late)} is not started early: {why}")
+    if not apply("async-mma", mmas[0]):
+        return None
+    waits = Waits(block, module.attrs["num_warps"], facts)
+    waits.run()
+    return waits
 
 
 # --- starting early -----------------------------------------------------------------------------------------
@@ -153,91 +169,7 @@ def _latest_need(mma: WgmmaOp) -> Op | None:
     return None
 
 
-# --- waiting late -------------------------------------------------------------------------------------------
-class _Waits:
-    """One walk through a block. `in_flight`: MMAs that nothing has waited for, with the number `started` before
-    each."""
-
-    def __init__(self, block: Block):
-        self.block = block
-        self.started = 0
-        self.in_flight: dict[WgmmaOp, int] = {}
-        self.held: dict[WgmmaOp, list[Value]] = {}
-
-    def run(self) -> None:
-        for op in list(self.block):
-            for mma in list(self.in_flight):
-                if mma in self.in_flight and self._must_wait(op, mma):
-                    self._wait(op, mma)
-            if isinstance(op, WgmmaOp):
-                self._start(op)
-
-    def _start(self, op: WgmmaOp) -> None:
-        op.asynchronous = True
-        before = op.acc.op
-        held = [v for v in (op.a, op.b) if v.op is not None or isinstance(v.type, TileType)]
-        if (
-            isinstance(before, WgmmaOp) and before in self.in_flight
-        ):  # one more step of the same sum
-            held = [*self.held[before], *held]
-            del self.in_flight[before]
-        self.in_flight[op], self.held[op] = self.started, held
-        self.started += 1
-
-    def _must_wait(self, op: Op, mma: WgmmaOp) -> bool:
-        if op.terminator or isinstance(op, Loop | CallOp):
-            return True
-        if isinstance(op, MbarrierArriveOp) and op.after_mma:
-            return True
-        if isinstance(op, IfOp) and any(isinstance(inner, WgmmaOp) for inner in op.walk()):
-            return True
-        for user in mma.result.users():
-            if user is op:
-                return not (isinstance(op, WgmmaOp) and _only_adds(op, mma))
-            if user.is_inside(op):
-                return True
-        return any(_overwrites(op, v) or op in _successors(v) for v in self.held[mma])
-
-    def _wait(self, op: Op, mma: WgmmaOp) -> None:
-        """Insert waits. They also finish MMAs started before `mma`, which ptxas then needs no instructions for."""
-        number = self.in_flight[mma]
-        pending = self.started - number - 1
-        older = [x for x, n in self.in_flight.items() if n < number]
-        for x in (mma, *older):
-            del self.in_flight[x]
-            uses = list(x.result.uses)
-            wait = WgmmaWaitOp(
-                x.result, self.held[x], pending=pending, waited=x is not mma, loc=x.loc
-            )
-            wait.result.name = x.result.name
-            Builder.before_op(op).insert(wait)
-            for user, index in uses:
-                user.set_operand(index, wait.result)
-
-
-def _remark_waits(module: Module, block: Block) -> None:
-    """Remark the MMAs of a loop that are waited for before anything else is done."""
-    for wait in block:
-        if not isinstance(wait, WgmmaWaitOp) or wait.pending or wait.waited:
-            continue
-        op, user = wait.prev, next(iter(wait.result.users()), None)
-        while op is not None and not isinstance(op, WgmmaOp) and not _is_work(op):
-            op = op.prev
-        idle = isinstance(op, WgmmaOp) and isinstance(block.parent, ForOp)
-        if idle and user is not None and not user.terminator:
-            what = f"the product{place_of(wait)} is waited for as soon as it is started"
-            remark(
-                module,
-                f"{what}: the {user.opcode.replace('_', ' ')}{place_of(user)} uses its result",
-            )
-
-
-def _is_work(op: Op) -> bool:
-    """Whether an op computes a tile, or moves one."""
-    tile = bool(op.results) and isinstance(op.results[0].type, TileType)
-    return tile and not isinstance(op, (*VIEWS, ConstOp, WgmmaWaitOp))
-
-
+# --- giving back early --------------------------------------------------------------------------------------
 def _give_back_early(block: Block) -> None:
     """Release buffers as soon as nothing reads them. A load to registers is complete once something computes with its
     result; until then it may be under way."""
@@ -353,53 +285,3 @@ def _at_level(op: Op, block: Block) -> Op | None:
     while found is not None and found.parent is not block:
         found = found.parent_op()
     return found
-
-
-def _only_adds(op: WgmmaOp, mma: WgmmaOp) -> bool:
-    return op.acc is mma.result and len(mma.result.uses) == 1
-
-
-def _successors(operand: Value) -> set[Op]:
-    """Return the ops that make the next iteration's value of a carried operand, which may reuse its registers."""
-    block = operand.block
-    if operand.op is not None or block is None or not isinstance(block.parent, ForOp):
-        return set()
-    found: set[Op] = set()
-    following: Op | None = block.terminator.operands[operand.index - 1].op
-    while following is not None and following.parent is block:
-        found.add(following)
-        if not isinstance(following, ConvertLayoutOp):
-            break
-        following = following.x.op
-    return found
-
-
-def _overwrites(op: Op, operand: Value) -> bool:
-    """Whether an op writes to the shared memory of an operand, or releases it to a writer."""
-    if isinstance(operand.type, SharedType) and isinstance(op, MbarrierArriveOp):
-        return any(_place(v)[0] is _place(operand)[0] for v in op.released)
-    if not isinstance(operand.type, SharedType) or not isinstance(op, LocalStoreOp | AsyncCopyOp):
-        return False
-    (mine, buffer), (other, written) = _place(operand), _place(op.shared)
-    if mine is not other:
-        return False
-    known = buffer is not None and written is not None and buffer[0] == written[0]
-    return not known or buffer == written
-
-
-def _place(view: Value) -> tuple[Op | None, tuple[str, int] | None]:
-    """Return what a view shows: the allocation, and the buffer of the ring by its number or by its distance from this
-    iteration's."""
-    buffer: tuple[str, int] | None = None
-    op = view.op
-    while isinstance(op, SharedView):
-        if isinstance(op, LocalIndexOp):
-            number = constant_of(op.index)
-            stages: int = op.ring.type.shape[0]
-            if number is not None:
-                buffer = ("number", number)
-            elif "slot" in op.attrs:
-                buffer = ("slot", op.attrs["slot"] % stages)
-        op = op.operands[0].op
-    assert op is None or isinstance(op, LocalAllocOp)
-    return op, buffer

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tessera.analysis.allocation import Buffer, buffers_of, place
+from tessera.analysis.allocation import Buffer, placed
 from tessera.errors import OutOfResources
 from tessera.ir import Module, pass_
-from tessera.ops import FuncOp, LocalAllocOp
+from tessera.ops import LocalAllocOp
 from tessera.passes.gpu_facts import GpuFacts
 
 NAMED_BUFFERS = 4  # how many of the largest buffers the error names
@@ -24,16 +24,12 @@ def allocate_shared(module: Module, facts: GpuFacts) -> None:
         local_alloc; local_load; local_alloc → local_alloc {offset=0}; local_load; local_alloc {offset=0}
     Compare: Triton `allocate-shared-memory`.
     """
-    num_warps: int = module.attrs["num_warps"]
     top = 0
     everything: list[Buffer] = []
-    for func in module.body:
-        assert isinstance(func, FuncOp)
-        buffers = buffers_of(func, num_warps, facts)
-        bottom = top
-        top = place(buffers, (top + 1023) & -1024)
+    for func, buffers, end in placed(module, facts):
         if not func.kernel:
-            func.attrs["shared_range"] = (bottom, top)
+            func.attrs["shared_range"] = (top, end)
+        top = end
         everything += buffers
         for b in buffers:
             if isinstance(b.op, LocalAllocOp):
