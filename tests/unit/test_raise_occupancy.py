@@ -105,6 +105,7 @@ def test_too_few_registers_are_no_error() -> None:
         (ptx(ctas=2), 134, 65696),  # others choose how many share an SM
         (ptx(body="setmaxnreg.inc.sync.aligned.u32 232;"), 134, 65696),  # registers change hands
         (ptx(512), 96, 1024),  # a block of a loop without products, which reads ahead
+        (ptx(256, 2), 87, 1024),  # 64 registers are too few for what it reads ahead
         (ptx(512), 64, 1024),  # two of them fit
         (ptx(64, 8), 90, 1024),  # small ones have nothing but their registers
         (ptx(512, body="mma.sync.aligned"), 70, 1024),  # all registers for products
