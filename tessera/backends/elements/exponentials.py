@@ -161,14 +161,25 @@ def split_bits(m: Floats, x: str) -> tuple[str, str]:
     return m.sub(m.from_bits(m.iop("add", low, root)), m.const(1.0)), e
 
 
-def split_exponent(m: Floats, x: str) -> tuple[str, str]:
-    """Return (f, e) as `split_bits` does, for all positive finite x; e is a float."""
+def split_exponent(m: Floats, x: str) -> tuple[str, str, str]:
+    """Return (f, places, normal) for all positive finite x: f as of `split_bits`, e as a float in `places` (`unit`),
+    and x, or a normal number for a subnormal one.
+
+    What is selected is x or e itself, and nothing needs x later: a GPU multiplies and adds under a predicate then, and
+    has no instruction that selects."""
     tiny, step = m.below(x, 2.0 ** (1 - m.t.bias)), m.mantissa + 2
-    whole = m.bits(m.select(tiny, m.mul(x, m.const(2.0**step)), x))
-    extra = m.select(tiny, m.const(-step), m.const(0.0))
+    normal = m.select(tiny, m.mul(x, m.const(2.0**step)), x)
+    whole = m.bits(normal)
     field = m.iop("and", m.iop("sub", whole, ROOT_HALF[m.t]), -1 << m.mantissa)
     f = m.sub(m.from_bits(m.iop("sub", whole, field)), m.const(1.0))
-    return f, m.fma(m.to_float(field), m.const(0.5**m.mantissa), extra)
+    places = m.to_float(field)
+    return f, m.select(tiny, m.sub(places, m.const(step / unit(m))), places), normal
+
+
+def unit(m: Floats) -> float:
+    """An exponent of 1 in `places`, the value of the exponent's bits in their place: a power of two, which is a factor
+    of the constant that an exponent is multiplied by."""
+    return 0.5**m.mantissa
 
 
 def log_edges(m: Floats, x: str, result: str) -> str:
@@ -180,45 +191,46 @@ def log_edges(m: Floats, x: str, result: str) -> str:
     return m.select(m.cmp("oeq", x, m.const(0.0)), m.const(-math.inf), result)
 
 
-def _log_of(m: Floats, f: str, e: str) -> str:
+def _log_of(m: Floats, f: str, places: str) -> str:
     """log((1 + f) 2^e) in fp32. Where e is not 0 the result is 0.35 at least."""
-    return m.fma(e, m.const(math.log(2)), m.fma(m.mul(f, f), m.polynomial(c.LOG, f), f))
+    near = m.fma(m.mul(f, f), m.polynomial(c.LOG, f), f)
+    return m.fma(places, m.const(math.log(2) * unit(m)), near)
 
 
 @function("log", float32)
 def _log32(m: Floats, x: str) -> str:
-    return log_edges(m, x, _log_of(m, *split_exponent(m, x)))
+    f, places, normal = split_exponent(m, x)
+    return log_edges(m, normal, _log_of(m, f, places))
 
 
 @function("log1p", float32)
 def _log1p32(m: Floats, x: str) -> str:
     """1 + x = (1 + f) * 2^e: f comes from x itself, not from the rounded sum."""
     total = m.add(x, m.const(1.0))
-    _, e = split_bits(m, total)
+    field = m.iop("and", m.iop("sub", m.bits(total), ROOT_HALF[m.t]), -1 << m.mantissa)
     # 2^-e is subnormal for e > 126, so it is made as 4 * 2^-e, times 1/4.
-    scale = m.mul(
-        m.from_bits(m.iop("sub", m.iconst(0x40800000), m.iop("shl", e, 23))), m.const(0.25)
-    )
+    scale = m.mul(m.from_bits(m.iop("sub", m.iconst(0x40800000), field)), m.const(0.25))
     f = m.fma(x, scale, m.sub(scale, m.const(1.0)))
-    result = log_edges(m, total, _log_of(m, f, m.to_float(e)))
+    result = log_edges(m, total, _log_of(m, f, m.to_float(field)))
     return m.select(m.cmp("oeq", x, m.const(0.0)), x, result)  # the sign of zero
 
 
 @function("log2", float32)
 def _log2_32(m: Floats, x: str) -> str:
-    f, e = split_exponent(m, x)
+    f, places, normal = split_exponent(m, x)
     tail = m.mul(f, m.fma(f, m.polynomial(c.LOG2, f), m.const(c.LOG2_E[1])))
-    return log_edges(m, x, m.add(e, m.fma(f, m.const(c.LOG2_E[0]), tail)))
+    near = m.fma(f, m.const(c.LOG2_E[0]), tail)
+    return log_edges(m, normal, m.fma(places, m.const(unit(m)), near))
 
 
 @function("log10", float32)
 def _log10_32(m: Floats, x: str) -> str:
     """e log10(2) + log(1 + f) log10(e), the latter in two parts."""
-    f, e = split_exponent(m, x)
+    f, places, normal = split_exponent(m, x)
     high, low = (m.const(v) for v in c.LOG10_E)
     tail = m.mul(m.mul(f, f), m.polynomial(c.LOG, f))
     result = m.fma(f, high, m.fma(tail, high, m.mul(f, low)))
-    return log_edges(m, x, m.fma(e, m.const(math.log10(2)), result))
+    return log_edges(m, normal, m.fma(places, m.const(math.log10(2) * unit(m)), result))
 
 
 def _log1p_parts(m: Floats, f: str) -> tuple[str, str]:
@@ -236,26 +248,27 @@ def _natural(m: Floats, f: str) -> str:
 
 @function("log", float64)
 def _log64(m: Floats, x: str) -> str:
-    f, e = split_exponent(m, x)
+    f, places, normal = split_exponent(m, x)
+    high, short = (m.const(v * unit(m)) for v in c.LN2_SHORT)
     half, rest = _log1p_parts(m, f)
-    low = m.fma(e, m.const(c.LN2_SHORT[1]), rest)
-    small = m.sub(m.sub(half, low), f)
-    return log_edges(m, x, m.fma(e, m.const(c.LN2_SHORT[0]), m.neg(small)))
+    small = m.sub(m.sub(half, m.fma(places, short, rest)), f)
+    return log_edges(m, normal, m.fma(places, high, m.neg(small)))
 
 
 @function("log2", float64)
 def _log2_64(m: Floats, x: str) -> str:
-    f, e = split_exponent(m, x)
+    f, places, normal = split_exponent(m, x)
     natural = _natural(m, f)
-    low = m.fma(natural, m.const(c.LOG2_E_64[1]), e)
-    return log_edges(m, x, m.fma(natural, m.const(c.LOG2_E_64[0]), low))
+    low = m.fma(natural, m.const(c.LOG2_E_64[1]), m.mul(places, m.const(unit(m))))
+    return log_edges(m, normal, m.fma(natural, m.const(c.LOG2_E_64[0]), low))
 
 
 @function("log10", float64)
 def _log10_64(m: Floats, x: str) -> str:
-    f, e = split_exponent(m, x)
-    tail = m.fma(e, m.const(c.LOG10_2[1]), m.mul(_natural(m, f), m.const(math.log10(math.e))))
-    return log_edges(m, x, m.fma(e, m.const(c.LOG10_2[0]), tail))
+    f, places, normal = split_exponent(m, x)
+    high, low = (m.const(v * unit(m)) for v in c.LOG10_2)
+    tail = m.fma(places, low, m.mul(_natural(m, f), m.const(math.log10(math.e))))
+    return log_edges(m, normal, m.fma(places, high, tail))
 
 
 @function("log1p", float64)

@@ -12,7 +12,13 @@ import math
 
 from tessera.backends.elements import coefficients as c
 from tessera.backends.elements.builder import ElementBuilder
-from tessera.backends.elements.exponentials import log_edges, low_bits, split_bits, split_exponent
+from tessera.backends.elements.exponentials import (
+    log_edges,
+    low_bits,
+    split_bits,
+    split_exponent,
+    unit,
+)
 from tessera.backends.elements.floats import Floats, function
 from tessera.dtypes import float32, float64
 
@@ -87,7 +93,8 @@ def _log_pair(m: Floats, a: str) -> tuple[str, str]:
 
     a = 2^e (1 + f); with s = f / (2 + f) log(1 + f) = 2 s + 2/3 s^3 + 2/5 s^5 + ..., s and s^3 in pairs.
     """
-    f, e = split_exponent(m, a)
+    f, places, _ = split_exponent(m, a)
+    e = m.mul(places, m.const(unit(m)))
     s, s_low = _quotient(m, f)
     z = m.mul(s, s)
     z_low = m.fma(m.mul(s, m.const(2.0)), s_low, m.fma(s, s, m.neg(z)))
@@ -169,7 +176,8 @@ def _exp2_pair(m: Floats, high: str, low: str) -> str:
 @function("far_pow", float32)
 def _any_pow32(m: Floats, x: str, y: str) -> str:
     a, inf = m.abs(x), m.const(math.inf)
-    log, low = _log2_sum(m, *split_exponent(m, a))
+    f, places, _ = split_exponent(m, a)
+    log, low = _log2_sum(m, f, m.mul(places, m.const(unit(m))))
     log = m.select(m.cmp("oeq", a, inf), a, log)
     log = m.select(m.cmp("oeq", a, m.const(0.0)), m.const(-math.inf), log)
     # 1 to an infinite power is 1.
