@@ -215,17 +215,27 @@ def ilogb(arg0: tensor):
 
 
 @library
+def _times_power(x: tensor, n: tensor):
+    """x * 2**n, rounded once. 2**300 brings every fp32 but 0 to infinity, 2**-300 to 0: till there fp64 is exact."""
+    if x.dtype == float32:
+        most = arithmetic.minimum(arithmetic.maximum(n, -300), 300)
+        return (x.to(float64) * ((most.to(int64) + 1023) << 52).to(float64, bitcast=True)).to(
+            float32
+        )
+    else:
+        return _scale(x, n)
+
+
+@library
 def ldexp(arg0: tensor, arg1: tensor):
     """arg0 * 2**arg1 for an int32 arg1, rounded once."""
-    x, n = typed("ldexp", "f", arg0), typed("ldexp", "i32", arg1)
-    return _scale(x.to(float64), n).to(x.dtype)
+    return _times_power(typed("ldexp", "f", arg0), typed("ldexp", "i32", arg1))
 
 
 @library
 def scalbn(arg0: tensor, arg1: tensor):
     """arg0 * 2**arg1 for an int32 arg1, rounded once."""
-    x, n = typed("scalbn", "f", arg0), typed("scalbn", "i32", arg1)
-    return _scale(x.to(float64), n).to(x.dtype)
+    return _times_power(typed("scalbn", "f", arg0), typed("scalbn", "i32", arg1))
 
 
 @library

@@ -98,9 +98,11 @@ def _rough_rcbrt(a: tensor):
 
 @library
 def _cbrt_single(x: tensor, reciprocal: constexpr):
-    a = arithmetic.abs(x)
-    tiny = a < 1.1754943508222875e-38
-    r, root, gap = _rough_rcbrt(where(tiny, a * 16777216.0, a))
+    # Nothing needs the size of x later: a GPU then scales it under a predicate, and has no instruction that selects.
+    size = arithmetic.abs(x)
+    tiny = size < 1.1754943508222875e-38
+    a = where(tiny, size * 16777216.0, size)
+    r, root, gap = _rough_rcbrt(a)
     if reciprocal:
         value = fma(r * gap, 0.3333333333333333, r)
         value = where(tiny, value * 256.0, value)
