@@ -50,6 +50,9 @@ def _cast(fl: FunctionLowering, op: arith.CastOp) -> None:
             return
         if target.is_floating() and _paired(fl, op, source, target):
             return
+        if source is bfloat16 and target is float32:
+            fl.set(op.result, _widened(fl, fl.get(op.x)))
+            return
     elif target in (float16, bfloat16) and isinstance(source, dtype):
         if source in (int8, uint8) and _bytes(fl, op, source, target):
             return
@@ -72,6 +75,20 @@ def _paired(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype
         result[i], result[i + step] = w.unpair(t, pair)
     fl.set(op.result, result)
     return True
+
+
+def _widened(fl: FunctionLowering, names: Sequence[str]) -> list[str]:
+    """Return bf16 as fp32, which has the same bits above 16 zeros. Two that came in one 32-bit register are taken from
+    it by one instruction each; ptxas would take each out of it first."""
+    w, result = fl.w, list[str]()
+    for i, name in enumerate(names):
+        word = w.packed.get(tuple(names[i & ~1 : (i & ~1) + 2]))
+        if word is None:
+            result.append(cast(fl.scalars, name, bfloat16, float32))
+        else:
+            high = w.pure(f"and i32 {word}, {-1 << 16}" if i % 2 else f"shl i32 {word}, 16")
+            result.append(w.pure(f"bitcast i32 {high} to float"))
+    return result
 
 
 def _bytes(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype) -> bool:
