@@ -112,3 +112,57 @@ def test_large_numbers_are_converted(mask: int, less: int):
     found, code = converted(x, mask, less, tl.float16)
     np.testing.assert_array_equal(found, nearest((x & mask) - less if mask else x, tl.float16))
     assert "sitofp" in code
+
+
+@tessera.jit
+def as_single(x, out, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    x = tl.multiple_of(x.to(tl.pointer_type(tl.bfloat16), bitcast=True), 16)
+    y = tl.load(x + at)
+    tl.store(out + at, y.to(tl.float32).to(tl.int32, bitcast=True))
+
+
+def test_every_bf16():
+    """Each has its bits above 16 zeros, taken from a register of two by one instruction. (NaNs keep theirs.)"""
+    every = np.arange(65536, dtype=np.uint16).view(np.int16)
+    x = np.concatenate([every, np.roll(every, 1)])
+    out = np.zeros(x.size, np.int32)
+    done = as_single[(x.size // 2048,)](x, out, 2048, num_warps=4)
+    np.testing.assert_array_equal(out.view(np.uint32), x.view(np.uint16).astype(np.uint32) << 16)
+    assert "fpext" not in done.asm["llir"]
+
+
+@tessera.jit
+def whole(x, out, N: tl.constexpr, TO: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(out + at, tl.load(x + at).to(TO).to(tl.int64, bitcast=True))
+
+
+@pytest.mark.parametrize("to", [tl.int64, tl.uint64])
+def test_whole_numbers_of_64_bits(to: tl.dtype):
+    """They saturate, as the instruction does by itself, and NaN gives 0, for which it gives the sign bit."""
+    edges = [
+        np.nan,
+        np.inf,
+        -np.inf,
+        0.0,
+        -0.0,
+        1.9,
+        -1.9,
+        2.0**63,
+        -(2.0**63),
+        2.0**64,
+        1e30,
+        -1e30,
+        3e18,
+        -3e18,
+    ]
+    x = np.resize(np.array(edges, np.float32), 128)
+    low, high = (-(2**63), 2**63 - 1) if to is tl.int64 else (0, 2**64 - 1)
+    want = [0 if np.isnan(v) else min(max(int(np.clip(v, -1e38, 1e38)), low), high) for v in x]
+    out = np.zeros(128, np.int64)
+    done = whole[(1,)](x, out, 128, to, num_warps=1)
+    np.testing.assert_array_equal(
+        out, np.array([v % 2**64 for v in want], np.uint64).view(np.int64)
+    )
+    assert ".sat." not in done.asm["llir"]

@@ -245,6 +245,17 @@ def test_truncation_saturates_and_gives_0_for_nan() -> None:
     np.testing.assert_array_equal(np.asarray(unsigned).astype(np.uint32), want)
 
 
+@pytest.mark.parametrize(("kind", "low", "high"), [("s", -(2**63), 2**63 - 1), ("u", 0, 2**64 - 1)])
+def test_truncation_to_64_bits(kind: str, low: int, high: int) -> None:
+    """It saturates; NaN gives the sign bit."""
+    values = [1.9, -1.9, 2.0**63, -(2.0**63), 3e30, -3e30, 3e18, 7]
+    x = np.resize(np.array([*values, np.inf, -np.inf, np.nan], np.float32), THREADS)
+    edges = [min(max(int(np.float32(v)), low), high) % 2**64 for v in values]
+    want = [*edges, high % 2**64, low % 2**64, 1 << 63]
+    got = np.asarray(Lanes().named(f"truncate_{kind}64.float", x)).astype(np.uint64)
+    np.testing.assert_array_equal(got, np.resize(np.array(want, np.uint64), THREADS))
+
+
 @pytest.mark.parametrize(
     ("name", "bits", "source"),
     [("to_fp16_rtz.float", 10, "f4"), ("to_bf16_rtz.float", 7, "f4"), ("to_fp32_rtz.double", 23, "f8"),

@@ -62,9 +62,9 @@ class ElementBuilder(ABC):
         """Extend an integer to a wider type, by `sext` or `zext`."""
         return self.convert(name, source, text, target)
 
-    def truncated(self, text: str, signed: bool) -> str | None:
-        """Round fp32 toward zero to 32 bits by an instruction that saturates and gives 0 for NaN; None if there is
-        none."""
+    def truncated(self, text: str, t: dtype) -> str | None:
+        """Round fp32 toward zero to 32 or 64 bits by an instruction that saturates, and gives 0 for NaN in 32 bits, any
+        number in 64; None if there is none."""
         return None
 
     # --- integers ---------------------------------------------------------------------------------------------

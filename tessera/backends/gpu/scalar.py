@@ -111,8 +111,9 @@ class Scalar(ElementBuilder):
             return None
         return self.target.math(self.w, f"to_{target.name}_{rounding}", llvm_type(source), [text])
 
-    def truncated(self, text: str, signed: bool) -> str | None:
-        return self.target.math(self.w, "truncate_s" if signed else "truncate_u", "float", [text])
+    def truncated(self, text: str, t: dtype) -> str | None:
+        name = f"truncate_{'s' if t.signed else 'u'}{'64' if t.bits == 64 else ''}"
+        return self.target.math(self.w, name, "float", [text])
 
     def extended(self, name: str, source: str, text: str, target: str) -> str:
         base, constant = split(self.w.offsets, text)

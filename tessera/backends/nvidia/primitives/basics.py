@@ -127,6 +127,26 @@ def _truncated(low: int, high: int) -> Callable[[np.ndarray], np.ndarray]:
 # LLVM's own saturating conversions compare and select before the instruction, which saturates by itself.
 row("truncate_s.float", (_F,), "i32", "llvm.nvvm.f2i.rz", meaning=_truncated(-(2**31), 2**31 - 1))
 row("truncate_u.float", (_F,), "i32", "llvm.nvvm.f2ui.rz", meaning=_truncated(0, 2**32 - 1))
+
+
+def _truncated64(low: int, high: int) -> Callable[[np.ndarray], np.ndarray]:
+    def truncate(x: np.ndarray) -> np.ndarray:
+        wide = np.clip(x.astype(np.float64), -(2.0**64), 2.0**64).ravel().tolist()
+        found = [1 << 63 if v != v else min(max(int(v), low), high) % 2**64 for v in wide]
+        return np.array(found, np.uint64).reshape(x.shape)
+
+    return truncate
+
+
+# NaN gives the sign bit (PTX ISA, cvt).
+row(
+    "truncate_s64.float",
+    (_F,),
+    "i64",
+    "llvm.nvvm.f2ll.rz",
+    meaning=_truncated64(-(2**63), 2**63 - 1),
+)
+row("truncate_u64.float", (_F,), "i64", "llvm.nvvm.f2ull.rz", meaning=_truncated64(0, 2**64 - 1))
 row("rcp.float", (_F,), _F, "rcp.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.reciprocal)
 
 # Integer instructions that LLVM's own cannot express. LLVM's quotient by zero and its shift by the type's width are
