@@ -119,6 +119,8 @@ def main() -> None:
         results: dict[str, list[Any]] = {}
         given = arguments(kernel)
         kept = [x._base if x._base is not None else x for x in given if isinstance(x, torch.Tensor)]
+        # Where programs meet in a workspace of zeros, what they leave there is no result: bytes, in an order of chance.
+        spaces = [x[3:] == [ZEROS] for x in kernel.arguments if isinstance(x, list)]
         at_first = [x.clone() for x in kept]
         for side, binaries in task["binaries"].items():
             for x, y in zip(kept, at_first):
@@ -133,7 +135,7 @@ def main() -> None:
                 resources.setdefault(side, []).append([loaded.registers, loaded.local_bytes])
             calls[side, 0]()
             torch.cuda.synchronize()
-            results[side] = [x.clone() for x in kept]
+            results[side] = [x.clone() for x, space in zip(kept, spaces) if not space]
         times = in_turn(calls, 1e9, rounds)
         for module in modules:
             driver().unload(module)
