@@ -36,6 +36,7 @@ def test_dots_reach_the_optimisations_of_loops() -> None:
         ({"b_raw": "int4"}, "small-casts", True),
         ({"b_raw": "i8", "maps": False}, "software-pipeline", True),
         ({"b_raw": "nibble"}, "repeated-loads", True),
+        ({"b_raw": "nibble"}, "operand-order", True),
         ({"b_raw": "int4"}, "repeated-loads", False),
         ({"dots": "two_b"}, "mma-across-iterations", True),
         ({"dots": "chain", "link": "exp"}, "mma-chains", True),

@@ -146,31 +146,42 @@ def _small(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype)
     if not apply("small-casts", op):
         return False
     half = target is float16 and reach <= MIDDLE_HALF.reach
-    middle, step = MIDDLE_HALF if half else MIDDLE_FLOAT, _partner(fl, op.result)
+    step = _partner(fl, op.result)
     if source.bits < 32:
         wider = "sext" if source.signed else "zext"
         names = [w.pure(f"{wider} {source.llvm} {x} to i32") for x in names]
-    names = [w.pure(f"add i32 {x}, {middle.bits}") for x in names]
     result = [""] * len(names)
     for i in [i for i in range(len(names)) if not i & step]:
         pair = (names[i], names[i + step])
-        narrow = _less_half(w, *pair) if half else _less_float(fl, target.llvm, *pair)
-        result[i], result[i + step] = w.unpair(target.llvm, narrow)
+        if half:
+            both = _half_pair(w, *pair, widened=source.bits < 32)
+        else:
+            both = _narrow_pair(fl, target.llvm, *pair)
+        result[i], result[i + step] = w.unpair(target.llvm, both)
     fl.set(op.result, result)
     return True
 
 
-def _less_half(w: Writer, *larger: str) -> str:
-    """Return what numbers, which are the bits of fp16, have more than the middle one."""
-    short = [w.pure(f"trunc i32 {x} to i16") for x in larger]
-    pair = w.pair("half", *[w.pure(f"bitcast i16 {x} to half") for x in short])
-    more = repr(MIDDLE_HALF.value)
+def _half_pair(w: Writer, low: str, high: str, widened: bool) -> str:
+    """Return two integers as fp16. Those that were `widened` to 32 bits just now are added one by one, which is a part
+    of the same instruction; others at both places of a register, where a negative number borrows from the one above."""
+    middle, more = MIDDLE_HALF.bits, repr(MIDDLE_HALF.value)
+    if widened:
+        larger = [
+            w.pure(f"trunc i32 {w.pure(f'add i32 {x}, {middle}')} to i16") for x in (low, high)
+        ]
+        pair = w.pair("half", *[w.pure(f"bitcast i16 {x} to half") for x in larger])
+    else:
+        above = w.pure(f"mul i32 {high}, {1 << 16}")
+        both = w.pure(f"add i32 {low}, {middle << 16 | middle}")
+        pair = w.pure(f"bitcast i32 {w.pure(f'add i32 {above}, {both}')} to <2 x half>")
     return w.pure(f"fsub <2 x half> {pair}, {w.pair('half', more, more)}")
 
 
-def _less_float(fl: FunctionLowering, narrow: str, *larger: str) -> str:
-    """Return what numbers, which are the bits of fp32, have more than the middle one, in a narrow type."""
+def _narrow_pair(fl: FunctionLowering, narrow: str, *pair: str) -> str:
+    """Return two integers in a narrow type, by way of fp32."""
     w, more = fl.w, repr(MIDDLE_FLOAT.value)
+    larger = [w.pure(f"add i32 {x}, {MIDDLE_FLOAT.bits}") for x in pair]
     wide = [w.pure(f"bitcast i32 {x} to float") for x in larger]
     low, high = (w.pure(f"fsub float {x}, {more}") for x in wide)
     return fl.target.narrow_pair(w, narrow, low, high)

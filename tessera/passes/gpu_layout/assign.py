@@ -19,7 +19,7 @@ from __future__ import annotations
 from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
 from tessera.errors import InternalError
-from tessera.ir import Block, Builder, Module, Op, TileType, Value, pass_, shape_of
+from tessera.ir import Block, Builder, Module, Op, SharedType, TileType, Value, pass_, shape_of
 from tessera.ir.applications import apply
 from tessera.layout import Identity, LinearLayout, RegisterPermute, plan_conversion
 from tessera.passes.gpu_facts import GpuFacts
@@ -248,6 +248,10 @@ class Assignment:
         """Return the anchor of a value, or the default layout."""
         return v.type.layout or self.anchors.default(v.type)
 
+    def _written(self, t: SharedType) -> LinearLayout:
+        lanes, vector = self.facts.warp_size, self.facts.max_vector_bytes
+        return rules.written_layout(t, self.anchors.num_warps, lanes, vector)
+
     def _nearest(self, v: Value) -> LinearLayout:
         """Return the anchor of a value, else the layout in which it is already computed, else that of the nearest value
         it is computed from.
@@ -289,6 +293,10 @@ class Assignment:
         elif isinstance(op, ops.GatherOp):
             op.set_operand(0, self.at(op.x, self._anywhere(op.x)))
             op.set_operand(1, self.at(op.index, op.result.type.layout))
+        elif isinstance(op, ops.LocalAllocOp) and op.init is not None:
+            op.set_operand(
+                0, self.at(op.init, op.init.type.layout or self._written(op.result.type))
+            )
         elif isinstance(op, ops.HistogramOp):
             self._operands(op, self._anywhere(op.x))
         elif isinstance(op, ops.VolatileAsmOp):

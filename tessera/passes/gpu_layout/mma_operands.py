@@ -14,7 +14,7 @@ from tessera.layout import (
     shared_swizzled,
     widest_swizzle,
 )  # fmt: skip
-from tessera.ops import LocalAllocOp, LocalTransOp, Loop, TileLoad, TransOp
+from tessera.ops import BroadcastOp, LocalAllocOp, LocalTransOp, Loop, ReshapeOp, TileLoad, TransOp
 from tessera.ops.arith import Elementwise
 
 Orders = list[tuple[int, ...]]
@@ -97,7 +97,8 @@ def memory_order(op: TileLoad) -> tuple[int, ...]:
 
 def computed_order(v: Value) -> tuple[int, ...] | None:
     """Return the dimensions of a tile in the order in which the load lies in memory that it is computed from element by
-    element: a weight that the loop widens, say. None if there is no such load."""
+    element: a weight that the loop widens, say; along runs of copies of what is loaded first. None if there is no such
+    load."""
     seen, work = set[Value](), [(v, tuple(range(len(shape_of(v.type)))))]
     while work and len(seen) < FAR:
         u, places = work.pop(0)  # the dimensions of `v` that those of `u` are
@@ -108,9 +109,24 @@ def computed_order(v: Value) -> tuple[int, ...] | None:
             return tuple([places[d] for d in memory_order(u.op)])
         if isinstance(u.op, TransOp):
             work.append((u.op.x, tuple([places[u.op.order.index(d)] for d in range(len(places))])))
+        elif isinstance(u.op, ReshapeOp) and (dim := _copied_along(u.op)) is not None:
+            return (places[dim], *[d for d in places if d != places[dim]])
         elif isinstance(u.op, Elementwise):
             same = [x for x in u.op.operands if shape_of(x.type) == shape_of(u.type)]
             work += [(x, places) for x in same]
+    return None
+
+
+def _copied_along(op: ReshapeOp) -> int | None:
+    """Return the dimension along which a reshape of a broadcast has runs of copies, which a thread holds together."""
+    wide, result = op.operands[0], tuple(shape_of(op.result.type))
+    if not isinstance(wide.op, BroadcastOp):
+        return None
+    single, shape = shape_of(wide.op.operands[0].type), tuple(shape_of(wide.type))
+    for dim in range(len(shape) - 1):
+        merged = (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
+        if merged == result and single[dim + 1] == 1 < shape[dim + 1]:
+            return dim
     return None
 
 

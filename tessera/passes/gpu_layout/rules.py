@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import prod
 
 from tessera import ops
-from tessera.ir import Op, Value, shape_of
+from tessera.ir import Op, SharedType, Value, shape_of
 from tessera.layout import LinearLayout, blocked, default_blocked
 from tessera.ops.arith import Elementwise
 
@@ -86,6 +86,24 @@ def producible(op: Op, layout: LinearLayout) -> LinearLayout:
 def default_layout(shape: tuple[int, ...], num_warps: int, lanes: int) -> LinearLayout:
     """Return the layout where nothing needs another: last dimension fastest, one element at a time."""
     return default_blocked(shape, num_warps, 1, None, lanes)
+
+
+def written_layout(
+    shared: SharedType, num_warps: int, lanes: int, vector_bytes: int
+) -> LinearLayout:
+    """Return a layout for a tile that is computed for a buffer: the default one, or, where the buffer's rows run along
+    the first of two dimensions, one whose threads write vectors along these. Lanes and warps hold different rows."""
+    shape = shared.shape
+    if len(shape) != 2 or not shared.layout.bases("offset")[0][0]:
+        return default_layout(shape, num_warps, lanes)
+    along, rows = shape
+    vector = min(
+        vector_bytes // shared.elem.storage_bytes, along, along * rows // (lanes * num_warps)
+    )
+    in_lanes = min(lanes, rows)
+    in_warps = min(num_warps, rows // in_lanes)
+    held = (lanes // in_lanes, in_lanes), (num_warps // in_warps, in_warps)
+    return blocked(shape, (max(1, vector), 1), *held, (1, 0))
 
 
 # --- combinations along an axis -------------------------------------------------------------------------
