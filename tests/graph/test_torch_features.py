@@ -177,6 +177,17 @@ def scan(x: Any) -> Any:
     return scanned(lambda c, y: (c * 0.5 + y, c + 2 * y), x.new_zeros(6), x)
 
 
+def kept_scan(x: Any) -> Any:
+    """The state is the output too, and what the gradient of tanh keeps: three tensors that must not be one."""
+    from torch._higher_order_ops.scan import scan as scanned
+
+    def step(c: Any, y: Any) -> Any:
+        following = (c + y).tanh()
+        return following, following.clone()
+
+    return scanned(step, x[0] * 0.5, x)
+
+
 def associative_scan(x: Any) -> Any:
     from torch._higher_order_ops.associative_scan import associative_scan as scanned
 
@@ -212,7 +223,7 @@ def test_higher_order_operations(name: str):
     compare(function, given(), fullgraph=True)
 
 
-@pytest.mark.parametrize("function", [cond, checkpointed])
+@pytest.mark.parametrize("function", [cond, checkpointed, kept_scan])
 def test_gradients_of_higher_order_operations(function: Callable[..., Any]):
     """Torch has no gradients of flex_attention on CPUs."""
     compare(function, torch.randn(4, 6, requires_grad=True), backward=True)

@@ -193,3 +193,18 @@ def test_batches_of_gradients_of_a_compiled_function():
     y = torch.compile(lambda x: x.sin().sum(0), backend="tessera")(x)
     with pytest.raises(MissingMemory, match="took the place of its tensors"):
         torch.autograd.grad(y, x, torch.eye(3), is_grads_batched=True)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_what_is_returned_twice_is_one_object(grad: bool):
+    """Of a result that lies in memory in another order each output is a view of it."""
+
+    def f(x: Any) -> Any:
+        sums = x.cumsum(0)
+        return sums, x.sum(), sums, x.sin(), x.sin()
+
+    sums, _, again, *others = torch.compile(f, backend="tessera")(
+        torch.randn(3, 4, requires_grad=grad)
+    )
+    assert sums is again
+    assert others[0].data_ptr() != others[1].data_ptr()

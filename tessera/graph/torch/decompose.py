@@ -32,10 +32,11 @@ TAKEN_APART = (
     aten.lift,
 )  # fmt: skip
 
-# Operations that we lower better than what they would become; and attention, whose backward takes the logarithms of
-# sums that its forward gives: taken apart it gives the weights in their place.
+# Operations that we lower better than what they would become; attention, whose backward takes the logarithms of sums
+# that its forward gives: taken apart it gives the weights in their place; and a copy that would become an alias, which
+# the gradient of a scan may not have.
 KEPT_WHOLE = (
-    aten.index_add, aten.index_copy, aten.stack, aten.roll, aten.select_scatter, aten.baddbmm,
+    aten.index_add, aten.index_copy, aten.stack, aten.roll, aten.select_scatter, aten.baddbmm, aten.alias_copy,
     aten._scaled_dot_product_flash_attention_for_cpu,
 )  # fmt: skip
 

@@ -404,20 +404,21 @@ class _Importer:
     def _outputs(self, node: Node) -> None:
         saved = first_saved(self.purpose)
         free: list[int] = []
+        known: dict[Any, int] = {}  # what is returned twice is one object, as in eager
         for k, value in enumerate(node.args[0]):  # type: ignore[arg-type]
             made = self.env[value] if isinstance(value, Node) else value
             if isinstance(made, Tensor):
                 if saved is not None and k >= saved:
                     free.append(len(self.g.results))
-                self.found.outputs.append(len(self.g.results))
-                self.g.output(self.materialised(made))
+                    known.pop(value, None)
+                self.found.outputs.append(known.setdefault(value, len(self.g.results)))
+                if known[value] == len(self.g.results):
+                    self.g.output(self.materialised(made))
             elif isinstance(made, Float):
                 self.found.outputs.append(len(self.g.results))
                 self.g.output(made.value)
-            elif made is None or isinstance(made, Expr):
-                self.found.outputs.append(made)
-            elif isinstance(made, int):
-                self.found.outputs.append(expr(made))
+            elif made is None or isinstance(made, (Expr, int)):
+                self.found.outputs.append(made if made is None else expr(made))
             else:
                 raise NotImported(f"an output is a {type(made).__name__}")
         self.free = None if saved is None else tuple(free)
