@@ -15,6 +15,7 @@ from typing import cast
 from tessera.config import knobs
 from tessera.errors import TesseraError
 from tessera.runtime.autotuner import store as tuning_store
+from tessera.runtime.autotuner.config import shown
 from tessera.runtime.cache.disk import SUFFIX, DiskCache, decode, disk_cache
 from tessera.tools.programs import reason_of
 
@@ -96,7 +97,7 @@ def _show() -> int:
         timings = tuning_store.read(str(path))
         if timings:
             best = min(timings, key=lambda config: timings[config])
-            print(f"{path.stem}: {best} ({timings[best][0]:.4f} ms, {len(timings)} configs)")
+            print(f"{path.stem}: {shown(best)} ({timings[best][0]:.4f} ms, {len(timings)} configs)")
     return 0
 
 

@@ -39,4 +39,8 @@ def output_file(text: str) -> Path:
     if place.is_dir() or not place.parent.is_dir():
         what = "a folder" if place.is_dir() else f"in {place.parent}, which does not exist"
         raise argparse.ArgumentTypeError(f"{text} is {what}")
+    if place.suffix == ".py":
+        raise argparse.ArgumentTypeError(
+            f"{text} is a program, and would be overwritten; the file to write comes first, then the program"
+        )
     return place

@@ -15,7 +15,7 @@ from typing import TypedDict, cast
 
 from tessera.config import knobs
 from tessera.runtime.autotuner import store
-from tessera.runtime.autotuner.config import Config
+from tessera.runtime.autotuner.config import Config, shown
 from tessera.runtime.launching.interface import KernelInterface
 from tessera.tools import cli
 from tessera.tools.programs import add_program, output_file, program_of, status_of
@@ -94,10 +94,7 @@ class About(TypedDict):
 
 
 def _result(about: About) -> Result:
-    times = [
-        (str(c).removesuffix(", maxnreg: None"), t[0] if t else inf)
-        for c, t in about["configs_timings"].items()
-    ]
+    times = [(shown(c), t[0] if t else inf) for c, t in about["configs_timings"].items()]
     ordered = sorted(times, key=lambda x: x[1])
     return Result(about["fn"].__name__, about["key"], ordered, about["duration"])
 
@@ -151,14 +148,14 @@ def page(results: Sequence[Result]) -> str:
 def _chart(result: Result) -> str:
     slowest = max((ms for _, ms in result.times if isfinite(ms)), default=1.0)
     rows: list[str] = []
-    for i, ((config, ms), (shown, ratio, _)) in enumerate(
+    for i, ((config, ms), (time, ratio, _)) in enumerate(
         zip(result.times, result.rows(), strict=True)
     ):
         width = PIXELS * ms / slowest if isfinite(ms) else 0.0
         colour = "var(--good)" if i == 0 else "var(--bar)"
         bar = f'<i style="display:block;height:12px;width:{width:.0f}px;background:{colour}"></i>'
         rows.append(
-            f'<tr><td>{shown}</td><td>{ratio}</td><td class="text" style="width:{PIXELS + 20}px">{bar}</td>'
+            f'<tr><td>{time}</td><td>{ratio}</td><td class="text" style="width:{PIXELS + 20}px">{bar}</td>'
             f'<td class="text">{escape(config)}</td></tr>'
         )
     heads = '<th>ms</th><th>ratio</th><th class="text"></th><th class="text">config</th>'

@@ -71,6 +71,8 @@ def test_a_program_is_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert [line.split()[1] for line in shown.splitlines()[2:3]] == ["1.00"]
         assert main(["tune", str(script)]) == 0
         assert "twice for 64, float32: times from disk" in capsys.readouterr().out
+        assert main(["tune", "--show"]) == 0
+        assert "num_stages: 3 (" in capsys.readouterr().out
         (kept,) = (tmp_path / "cache").rglob("*.json")
         kept.write_text(json.dumps({"timings": {"BLOCK: 32": [0.0]}}))
         assert main(["tune", "--again", str(script)]) == 0
@@ -79,6 +81,17 @@ def test_a_program_is_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     page = plot.read_text()
     assert page.count("<i style=") == 2
     assert "http" not in page
+
+
+def test_a_forgotten_file_does_not_cost_the_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with pytest.raises(SystemExit, match="2"):
+        main(["tune", "--plot", str(script), "argument"])
+    assert "the file to write comes first, then the program" in capsys.readouterr().err
+    assert script.read_text() == SCRIPT
 
 
 def test_a_program_without_tuning(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

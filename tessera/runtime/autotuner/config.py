@@ -81,3 +81,8 @@ class Config:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Config) and self.identity() == other.identity()
+
+
+def shown(config: Config | str) -> str:
+    """Return a config's text, which is also its key on disk, as commands show it: without a limit that is not set."""
+    return str(config).removesuffix(", maxnreg: None")

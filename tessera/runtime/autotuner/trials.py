@@ -18,7 +18,7 @@ from tessera.errors import (
     TesseraError,
 )
 from tessera.runtime.autotuner.agreement import Checker, arrays_of
-from tessera.runtime.autotuner.config import Config
+from tessera.runtime.autotuner.config import Config, shown
 from tessera.runtime.autotuner.heuristics import Heuristics
 from tessera.runtime.autotuner.progress import Progress
 from tessera.runtime.benchmark import do_bench as default_do_bench
@@ -149,7 +149,7 @@ class Trials:
                     break
                 timings[config] = bench(*self.args, config=config, **self.kwargs)
                 best = min(timings, key=lambda c: timings[c][0])
-                progress.step(timings[best][0], str(best).removesuffix(", maxnreg: None"))
+                progress.step(timings[best][0], shown(best))
         return timings
 
 
