@@ -13,7 +13,7 @@ import numpy as np
 
 from tessera.compiler.kernel import CompiledKernel
 from tessera.errors import LaunchError
-from tessera.ops.trace import TRACE_CLOCK_BITS, TRACE_HEADER, TRACE_MODE, TRACE_RUN
+from tessera.ops.trace import TRACE_HEADER, TRACE_MODE, TRACE_TOGETHER, TRACE_UNIT
 from tessera.passes.neutral.insert_trace import Event
 from tessera.profiler import timelines
 from tessera.profiler.marks import marks_of
@@ -24,6 +24,7 @@ from tessera.runtime.launching.interface import KernelInterface
 from tessera.runtime.launching.mistakes import with_note
 from tessera.runtime.launching.typed import Grid
 
+HALF, EVENT = 0xFFFFFFFF, 0xFFFF  # bits of a clock and of the first event in a unit's head
 SETUP = "setup"  # from the start of a warp's role to its first record
 Words = np.ndarray
 
@@ -156,11 +157,10 @@ def _decoded(recorded: Recorded, warps: int) -> list[Warp]:
     rows = [i for i in range(len(recorded.words)) if recorded.words[i, 0]]
     heads = recorded.words[rows, :TRACE_HEADER].astype(np.int64)
     read = _clock(recorded.unit, heads)
-    bits = 32 if recorded.unit == "cycles" else TRACE_CLOCK_BITS
     found: list[Warp] = []
     for head, i in zip(heads, rows, strict=True):
         processor = int(head[0]) & 0xFFFFFFFF
-        events, clocks, lost = _records(recorded.words[i], recorded.mask, bits)
+        events, clocks, lost = _records(recorded.words[i], recorded.mask)
         end = head[5] if head[5] else clocks[-1]  # no end: the program was left early
         times = read(processor, np.append(clocks, end))
         found.append(Warp(i // warps, i % warps, processor, events, times, lost))
@@ -170,33 +170,34 @@ def _decoded(recorded: Recorded, warps: int) -> list[Warp]:
     return found
 
 
-def _records(words: Words, mask: int, bits: int) -> tuple[np.ndarray, np.ndarray, int]:
+def _records(words: Words, mask: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Return the events of a warp and the clock at each, and how many are lost; event -1 is the setup. Records have the
-    lowest `bits` of the clock: no two that follow each other may be farther apart than these can tell."""
-    wrap = np.uint64((1 << bits) - 1)
-    ring, start = _ring(words, mask, wrap), int(words[1])
-    count = int(words[4]) if words[5] else int(np.count_nonzero(ring))
-    kept = min(count, mask + 1)
-    ring = ring[np.arange(count - kept, count) & mask]
-    events = (ring >> np.uint64(TRACE_CLOCK_BITS)).astype(np.int64)
-    if count == kept:  # the setup is known, and clocks begin with it
-        first, events = np.array([start], np.uint64), np.insert(events, 0, -1)
-        passed = np.cumsum(np.diff(np.concatenate([first, ring])) & wrap).astype(np.int64)
-        return events, start + np.insert(passed, 0, 0), 0
-    last = np.array([words[5]], np.uint64)
-    left = np.cumsum((np.diff(np.concatenate([ring, last])) & wrap)[::-1])[::-1].astype(np.int64)
-    return events, int(words[5]) - left, count - kept
+    low half of the clock: no two that follow each other may be farther apart than it can tell."""
+    units, start = _ring(words, mask), int(words[1])
+    ended, counts = bool(words[5]), int(words[4])
+    written = counts >> 32 if ended else int(np.count_nonzero(units[:, 0]))
+    kept = units[np.arange(written - min(written, mask + 1), written) & mask].astype(np.int64)
+    heads, clocks = kept[:, :1], kept[:, 1:]
+    number = np.arange(TRACE_TOGETHER)
+    sizes = heads >> 16 if ended else np.count_nonzero(clocks, axis=1, keepdims=True)
+    own = np.nonzero(np.greater(sizes, number))
+    events, clocks = np.add(heads & EVENT, number)[own], clocks[own]
+    lost = (counts & HALF) - len(events) if ended else 0
+    if not lost:  # the setup is known, and clocks begin with it
+        passed = np.cumsum(np.diff(clocks, prepend=start) & HALF)
+        return np.insert(events, 0, -1), start + np.insert(passed, 0, 0), 0
+    left = np.cumsum((np.diff(clocks, append=int(words[5])) & HALF)[::-1])[::-1]
+    return events, int(words[5]) - left, lost
 
 
-def _ring(words: Words, mask: int, wrap: np.uint64) -> Words:
-    """Return the latest record of each number modulo mask + 1: in the ring, or in the run behind it."""
-    stored, size = words[TRACE_HEADER : TRACE_HEADER + mask + 1 + TRACE_RUN], mask + 1
-    ring = stored[:size].copy()
-    for i in range(size, len(stored), size):
-        behind = stored[i : i + size]
-        own = ring[: len(behind)]
-        later = (words[5] - behind) & wrap < (words[5] - own) & wrap
-        own[:] = np.where((behind != 0) & (later | (own == 0)), behind, own)
+def _ring(words: Words, mask: int) -> np.ndarray:
+    """Return the latest unit of each number modulo mask + 1, as halves: in the ring, or behind it."""
+    halves = words[TRACE_HEADER:].view(np.uint32).reshape(-1, 2 * TRACE_UNIT).astype(np.int64)
+    ring, behind = halves[: mask + 1].copy(), halves[mask + 1 :]
+    own = ring[: len(behind)]
+    later = (int(words[5]) - behind[:, 1]) & HALF < (int(words[5]) - own[:, 1]) & HALF
+    newer = (behind[:, 0] != 0) & (later | (own[:, 0] == 0))
+    own[newer] = behind[newer]
     return ring
 
 

@@ -41,7 +41,7 @@ PLACE = "%o: *i64 = bitcast %p\n%k: *i64 = trace_begin %o, %i, %j {warp=4, warps
 SAMPLES: dict[str, str] = {
     "trace_begin": PLACE,
     "trace_record": PLACE + "trace_record %k, %i, %j {event=3, index=2}\n",
-    "trace_end": PLACE + "trace_end %k, %j\n",
+    "trace_end": PLACE + "trace_end %k, %j, %i\n",
     "tensor_copy": DESCRIPTOR + ALLOC + BARS + "tensor_copy %d, [%i, %j], %s, %b, %i\n",
     "warp_specialize": TEAMS,
     "cta_id": "%x: i32 = cta_id\n",

@@ -21,7 +21,7 @@ from tessera.backends.nvidia.simulator.program import program_of
 from tessera.errors import OutOfBounds, SimulatedHazard
 from tessera.interp.directed import FUNCTIONS as DIRECTED_FUNCTIONS
 from tessera.ops import DIRECTED
-from tessera.ops.trace import TRACE_CLOCK_BITS, TRACE_HEADER
+from tessera.ops.trace import TRACE_HEADER, TRACE_UNIT
 
 ROOT = Path(__file__).resolve().parents[2]
 THREADS = 128
@@ -811,22 +811,22 @@ def test_reads_that_no_fence_orders_with_the_engine() -> None:
 
 
 def test_records_of_a_trace() -> None:
-    """One thread has a place: a header of tag and clock, records of runs, and how many there were."""
-    buffer = np.zeros(TRACE_HEADER + 4, np.int64)
+    """One thread has a place: a header of tag and clock, units of records, and how many there were."""
+    buffer = np.zeros(TRACE_HEADER + 2 * TRACE_UNIT, np.int64)
     lanes, place = Lanes(buffer=buffer), np.zeros(THREADS, np.uint64)
     place[32] = buffer.ctypes.data
     lanes(p.trace_begin(77), place)
-    for count in range(3):
-        clock = np.full(THREADS, -count, np.int32)
-        run = place + np.uint64(8 * (count // 2))
-        lanes(p.trace_record(3 + count, count % 2), place, run, clock)
-    lanes.named("trace_end", place, 3)
+    clocks = [np.full(THREADS, -count, np.int32) for count in range(7)]
+    for index, clock in enumerate(clocks):
+        lanes(p.trace_record(None if index else 7 << 16 | 3, index + 1), place, place, clock)
+    second = place + np.uint64(8 * TRACE_UNIT)
+    lanes(p.trace_record(1 << 16 | 10, 1), place, second, clocks[1])
+    lanes.named("trace_end", place, 8, 2)
     assert buffer[0] >> 32 == 77
-    assert buffer[4] == 3
-    events = buffer[TRACE_HEADER : TRACE_HEADER + 3] >> TRACE_CLOCK_BITS
-    assert buffer[TRACE_HEADER + 1] & (1 << TRACE_CLOCK_BITS) - 1 == 0xFFFFFFFE
-    assert [*events] == [3, 5, 0]  # the run of the third record began where the second one was
-    assert not buffer[TRACE_HEADER + 2 :].any()
+    assert buffer[4] == 2 << 32 | 8
+    halves = buffer[TRACE_HEADER:].view(np.int32).reshape(2, -1)
+    assert [*halves[0]] == [7 << 16 | 3, 0, -1, -2, -3, -4, -5, -6]
+    assert [*halves[1]] == [1 << 16 | 10, -1, *[0] * 6]
 
 
 def test_every_primitive_was_tried_here() -> None:

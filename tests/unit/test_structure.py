@@ -79,20 +79,20 @@ MOST_LINES = {
     "ir": 1980,  # with the names of all passes, former ones, too
     "language": 7780,  # with the types that stubs take, docstrings, whose examples and errors tests run, and special
     # functions of fp32 in fp32
-    "ops": 2390,  # with the schedules of loops and of warp roles, and their verifiers
+    "ops": 2410,  # with the schedules of loops and of warp roles, and their verifiers
     "layout": 2390,
     "utilities": 100,
     "analysis": 5500,
     "passes": 10640,  # with docstrings of one form, whose examples tests run; loops of any number of stages
     # and checks of races
     "frontend": 7870,  # each of about 250 errors tells its remedy; names of other libraries have a table
-    "interp": 2320,  # with frames that show its lines to debuggers
-    "backends": 25430,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, ends of masks
+    "interp": 2330,  # with frames that show its lines to debuggers
+    "backends": 25450,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, ends of masks
     # of the functions of fp32 that were computed in fp64
     "compiler": 1970,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers
     "runtime": 9750,  # docstrings of the host API have examples, too
     "compat": 1680,  # with proton's interface
-    "tools": 3740,  # with the command `widths`, the reference by kind, and the page of graphs
+    "tools": 3750,  # with the command `widths`, the reference by kind, and the page of graphs
     "testing": 400,
     "profiler": 1390,  # a new part: `tessera.profile`
     "explain": 3620,  # a new part: `kernel.explain`, its page, and the reasons of `widths`, which left `tools`

@@ -93,9 +93,9 @@ def test_iterations_of_a_loop_and_a_ring_that_is_full():
     names = [s.name for s in trace.spans([1])]
     assert names == ["setup", *["reduce", "store"] * 32]
     short = rows_of.trace(records=16)[(2,)](x, y, 64, BLOCK=16)
-    assert short.lost == 2 * (64 - 16)
+    assert short.lost == 2 * (64 - 2 * 16)  # two in each of 16 units
     assert short.records == trace.records
-    assert [s.name for s in short.spans([1])] == ["reduce", "store"] * 8  # the latest ones
+    assert [s.name for s in short.spans([1])] == ["reduce", "store"] * 16  # the latest ones
     assert f"{short.lost} of {short.records} records lost" in str(short)
     few = rows_of.trace(ctas=1)[(4,)](x, y, 64, BLOCK=16)
     assert (few.ctas, few.launched, {w.cta for w in few.warps}) == (1, 4, {0})
@@ -103,26 +103,33 @@ def test_iterations_of_a_loop_and_a_ring_that_is_full():
 
 
 @tessera.jit
-def three_steps(x, y, n, BLOCK: tl.constexpr):
+def many_steps(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    first = tl.sum(tl.load(x + at))
+    tl.store(y + n + 4, first)
+    tl.atomic_add(y + n, first)
     for row in range(n):
-        at = tl.arange(0, BLOCK)
         total = tl.sum(tl.load(x + row * BLOCK + at))
-        tl.store(y + row, total)
-        tl.atomic_add(y + n, total)
+        for i in tl.static_range(4):
+            tl.store(y + row, total)
+            tl.atomic_add(y + n + i, total)
 
 
 @pytest.mark.parametrize("records", [2, 4, 16, 64])
 def test_runs_of_records_that_pass_the_end_of_the_ring(records: int):
-    """Three records an iteration do not divide a ring: what passes its end is stored behind it."""
-    x, y = np.ones((30, 16), np.float32), np.zeros(31, np.float32)
-    names = ["reduce", "store", "atomic"] * 30
+    """Nine records an iteration are two units, of seven and two: with three records in front of the loop, every other
+    run's second unit is stored behind the ring."""
+    x, y = np.ones((30, 16), np.float32), np.zeros(35, np.float32)
+    names = ["reduce", "store", "atomic", *["reduce", *["store", "atomic"] * 4] * 30]
+    sizes = [3, *[7, 2] * 30]
     with knobs.runtime.scope():
         for interpret in (False, True):
             knobs.runtime.interpret = interpret
-            kernel = tessera.jit(three_steps.fn)
+            kernel = tessera.jit(many_steps.fn)
             trace = kernel.trace(records=records)[(1,)](x, y, 30, BLOCK=16)
-            assert [s.name for s in trace.spans()] == names[-records:]
-            assert (trace.records, trace.lost) == (90, 90 - records)
+            kept = sum(sizes[-records:])
+            assert [s.name for s in trace.spans() if s.name != "setup"] == names[-kept:]
+            assert (trace.records, trace.lost) == (273, 273 - kept)
             ordered(trace)
 
 
@@ -135,8 +142,8 @@ def test_a_run_has_no_more_records_than_there_is_room_for():
     linecache.cache["many.py"] = (len(text), None, text.splitlines(True), "many.py")
     exec(compile(text, "many.py", "exec"), space)
     trace = tessera.jit(space["many"]).trace(records=8)[(1,)](np.zeros(20, np.float32))
-    assert [s.name for s in trace.spans()] == ["atomic", "store"] * 4
-    assert trace.records == 40
+    assert [s.name for s in trace.spans() if s.name != "setup"] == ["atomic", "store"] * 20
+    assert (trace.records, trace.lost) == (40, 0)  # in units of seven, five of them
 
 
 def test_branches_and_while_loops_carry_the_count():
@@ -212,7 +219,7 @@ def test_clocks_of_sms_are_put_on_one_time_line():
     have half of the clock, which begins anew in one of them."""
     trace = product.trace[(1, 1)](*operands(), 128, 128, BM=128, BN=128, BK=32)
     kernel = trace.kernel
-    words = np.zeros((2, 8 + 16 + 16), np.uint64)
+    words = np.zeros((2, 8 + 4 * 2 + 4), np.uint64)
     for row, (clock, start) in enumerate(((1000, 0), ((7 << 32) - 2000, 100))):
         time = [5_000_000 + (start + t) // 32 * 32 for t in (0, 10_000)]
         words[row, :7] = [
@@ -220,12 +227,12 @@ def test_clocks_of_sms_are_put_on_one_time_line():
             clock,
             time[0],
             0,
-            1,
+            1 << 32 | 1,
             clock + 15_000,
             time[1],
         ]
-        words[row, 8] = 1 << 48 | (clock + 3000) & 0xFFFFFFFF
-    found = Trace(Recorded(kernel, (2, 1, 1), words, 15, 2, 2, "cycles"))
+        words[row, 8] = (clock + 3000 & 0xFFFFFFFF) << 32 | 1 << 16 | 1
+    found = Trace(Recorded(kernel, (2, 1, 1), words, 1, 2, 2, "cycles"))
     first, second = found.warps
     assert first.times[0] == 0
     np.testing.assert_allclose(second.times[0], 100e-9, atol=33e-9)
@@ -235,8 +242,8 @@ def test_clocks_of_sms_are_put_on_one_time_line():
 def test_what_fits():
     assert sizes(Limits(), 16, 1) == (MOST, 16)
     assert sizes(Limits(records=100, ctas=3), 16, 12) == (128, 3)
-    records, ctas = sizes(Limits(), 1 << 20, 8)
-    assert (records, ctas * 8 * (records + 8) * 8 <= 64 << 20) == (FEWEST, True)
+    units, ctas = sizes(Limits(), 1 << 20, 8)
+    assert (units, ctas * 8 * (4 * units + 12) * 8 <= 64 << 20) == (FEWEST, True)
     assert sizes(Limits(), 1000, 12)[1] == 1000
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tessera.backends.cpu.lowering import Lowering, executes, make
 from tessera.ops import (
-    TRACE_CLOCK_BITS,
+    TRACE_BEHIND,
     TRACE_HEADER,
-    TRACE_RUN,
+    TRACE_UNIT,
     TraceBeginOp,
     TraceEndOp,
     TraceRecordOp,
@@ -24,9 +24,9 @@ def clock(lo: Lowering) -> str:
     return em.here(f"add i64 {em.here(f'mul i64 {seconds}, 1000000000')}, {rest}")
 
 
-def _store(lo: Lowering, place: str, word: int | str, value: str) -> None:
-    where = lo.em.here(f"getelementptr i64, ptr {place}, i64 {word}")
-    lo.em.stmt(f"store i64 {value}, ptr {where}, align 8")
+def _store(lo: Lowering, place: str, number: int | str, value: int | str, bits: int = 64) -> None:
+    where = lo.em.here(f"getelementptr i{bits}, ptr {place}, i64 {number}")
+    lo.em.stmt(f"store i{bits} {value}, ptr {where}, align {bits // 8}")
 
 
 def _begun(lo: Lowering, place: str) -> str:
@@ -40,8 +40,9 @@ def _begin(lo: Lowering, op: TraceBeginOp) -> None:
     row = em.here(f"add i32 {em.here(f'mul i32 {z}, {lo.sizes[1].text}')}, {y}")
     program = em.here(f"add i32 {em.here(f'mul i32 {row}, {lo.sizes[0].text}')}, {x}")
     recorded = em.here(f"icmp ult i32 {program}, {lo.scalar_text(op.ctas)}")
-    fixed = TRACE_HEADER + 1 + TRACE_RUN
-    words = em.here(f"zext i32 {em.here(f'add i32 {lo.scalar_text(op.mask)}, {fixed}')} to i64")
+    ring = em.here(f"mul i32 {lo.scalar_text(op.mask)}, {TRACE_UNIT}")
+    fixed = TRACE_HEADER + TRACE_UNIT + TRACE_BEHIND
+    words = em.here(f"zext i32 {em.here(f'add i32 {ring}, {fixed}')} to i64")
     offset = em.here(f"mul i64 {em.here(f'zext i32 {program} to i64')}, {words}")
     address = em.here(f"getelementptr i64, ptr {lo.scalar_text(op.buffer)}, i64 {offset}")
     place = em.here(f"select i1 {recorded}, ptr {address}, ptr null")
@@ -59,10 +60,13 @@ def _begin(lo: Lowering, op: TraceBeginOp) -> None:
 def _record(lo: Lowering, op: TraceRecordOp) -> None:
     em, place = lo.em, lo.scalar_text(op.place)
     with em.branch(_begun(lo, place)):
-        low = em.here(f"and i64 {clock(lo)}, {(1 << TRACE_CLOCK_BITS) - 1}")
-        word = em.here(f"or i64 {low}, {op.event << TRACE_CLOCK_BITS}")
         slot = em.here(f"zext i32 {lo.scalar_text(op.slot)} to i64")
-        _store(lo, place, em.here(f"add i64 {slot}, {TRACE_HEADER + op.index}"), word)
+        unit = em.here(f"mul i64 {slot}, {TRACE_UNIT}")
+        run = em.here(f"getelementptr i64, ptr {place}, i64 {unit}")
+        half = 2 * TRACE_HEADER + op.half
+        if op.head is not None:
+            _store(lo, run, half - 1, op.head, 32)
+        _store(lo, run, half, em.here(f"trunc i64 {clock(lo)} to i32"), 32)
 
 
 @executes(TraceEndOp)
@@ -70,6 +74,7 @@ def _end(lo: Lowering, op: TraceEndOp) -> None:
     place = lo.scalar_text(op.place)
     with lo.em.branch(_begun(lo, place)):
         now = clock(lo)
-        count = lo.em.here(f"zext i32 {lo.scalar_text(op.count)} to i64")
-        for word, value in ((4, count), (5, now), (6, now)):
-            _store(lo, place, word, value)
+        for half, value in ((8, op.count), (9, op.units)):
+            _store(lo, place, half, lo.scalar_text(value), 32)
+        for word in (5, 6):
+            _store(lo, place, word, now)

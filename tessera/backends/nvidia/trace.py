@@ -1,13 +1,20 @@
 """Lowers the ops of traced builds: the lane that records finds its warp's place, and each record is one statement.
 
-Records make no basic blocks and change no register of the program, so that pipelines keep their form. One takes three
-instructions: those of a run share the address of the first."""
+Records make no basic blocks and change no register of the program, so that pipelines keep their form. Each reads the
+clock and stores it; those of a run share the address of the first."""
 
 from __future__ import annotations
 
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.nvidia import primitives as p
-from tessera.ops import TRACE_HEADER, TRACE_RUN, TraceBeginOp, TraceEndOp, TraceRecordOp
+from tessera.ops import (
+    TRACE_BEHIND,
+    TRACE_HEADER,
+    TRACE_UNIT,
+    TraceBeginOp,
+    TraceEndOp,
+    TraceRecordOp,
+)
 
 
 @lowers(TraceBeginOp)
@@ -18,8 +25,9 @@ def _begin(fl: FunctionLowering, op: TraceBeginOp) -> None:
     cta = _cta(fl)
     recorded = w.and_("i1", first, w.pure(f"icmp ult i32 {cta}, {fl.scalar(op.ctas)}"))
     warp = w.add("i32", w.mul("i32", cta, str(op.warps)), w.pure(f"lshr i32 {thread}, 5"))
-    words = w.add("i32", fl.scalar(op.mask), str(TRACE_HEADER + 1 + TRACE_RUN))
-    size = w.pure(f"zext i32 {w.mul('i32', words, '8')} to i64")
+    ring = w.mul("i32", fl.scalar(op.mask), str(8 * TRACE_UNIT))
+    fixed = 8 * (TRACE_HEADER + TRACE_UNIT + TRACE_BEHIND)
+    size = w.pure(f"zext i32 {w.add('i32', ring, str(fixed))} to i64")
     offset = w.pure(f"mul i64 {w.pure(f'zext i32 {warp} to i64')}, {size}")
     address = w.gep(fl.scalar(op.buffer), offset, 0)
     place = w.pure(f"select i1 {recorded}, ptr addrspace(1) {address}, ptr addrspace(1) null")
@@ -43,11 +51,13 @@ def _cta(fl: FunctionLowering) -> str:
 def _record(fl: FunctionLowering, op: TraceRecordOp) -> None:
     w, place = fl.w, fl.scalar(op.place)
     slot = w.pure(f"zext i32 {fl.scalar(op.slot)} to i64")
-    run = w.gep(place, w.pure(f"shl i64 {slot}, 3"), 0)
+    run = w.gep(place, w.pure(f"shl i64 {slot}, {(8 * TRACE_UNIT).bit_length() - 1}"), 0)
     clock = fl.scalar(op.clock) if op.clock is not None else fl.target.special_register(w, "clock")
-    p.trace_record(op.event, op.index).emit(w, [place, run, clock])
+    p.trace_record(op.head, op.half).emit(w, [place, run, clock])
 
 
 @lowers(TraceEndOp)
 def _end(fl: FunctionLowering, op: TraceEndOp) -> None:
-    p.emit_primitive(fl.w, "trace_end", fl.scalar(op.place), fl.scalar(op.count))
+    p.emit_primitive(
+        fl.w, "trace_end", fl.scalar(op.place), fl.scalar(op.count), fl.scalar(op.units)
+    )

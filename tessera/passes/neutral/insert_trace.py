@@ -65,13 +65,13 @@ def insert_trace(module: Module, cpu: bool = False) -> None:
 
     Takes: finished IR, after the last pass that moves, merges or removes ops.
     Gives: `trace_begin`, `trace_record` (on a GPU with a clock that was read before) and `trace_end` in each role; the
-        kernel takes three more arguments (the buffer, the mask of a ring's records, the number of CTAs to record);
+        kernel takes three more arguments (the buffer, the mask of a ring's units, the number of CTAs to record);
         attributes `trace` (what each event is) and `trace_tag`.
     Needs: any target, in traced builds: `kernel.trace[grid](…)`, or the option `instrumentation_mode="trace"`.
     Raises: nothing.
     Example: `walked` of tests/filecheck/insert-trace.gir
-        for; async_wait; mul; store → trace_begin; for; special_register; async_wait; special_register; mul;
-        trace_record; trace_record; add; and; special_register; store; trace_record
+        for; async_wait; mul; store → trace_begin; for; and; special_register; async_wait; special_register; mul;
+        trace_record; trace_record; add; add; and; special_register; store; trace_record
     Compare: Proton's intra-kernel profiler, whose records the kernel's author places.
     """
     kernel = next(f for f in module.body if isinstance(f, ops.FuncOp) and f.kernel)
@@ -107,10 +107,10 @@ def _roles(module: Module, kernel: ops.FuncOp) -> list[tuple[str, Block, int]]:
 @dataclass
 class _Role(Carrying):
     """Places the records of one role. `now`: the activity of the latest record, None if it is not known; `phase`: of
-    the innermost loop around; `run`: records since the count was advanced. The state is the count and the slot of the
-    ring that the run begins at. On a GPU a record is stored in front of the second reading of the clock after its own
-    (`unstored`: event, clock, index), so that no warp waits for what it has just read, and no release of a buffer for
-    the store."""
+    the innermost loop around; `run`: records since the counts were advanced, in units from `slot` of the ring on, whose
+    first records are `heads`. The state is the counts of records and units. On a GPU a record is stored in front of the
+    second reading of the clock after its own (`unstored`: event, clock, index), so that no warp waits for what it has
+    just read, and no release of a buffer for the store."""
 
     role: str
     arguments: list[Value]
@@ -119,14 +119,16 @@ class _Role(Carrying):
     now: str | None = None
     phase: tuple[str, int] = ("", 0)
     run: int = 0
+    slot: Value = field(init=False)
+    heads: list[ops.TraceRecordOp] = field(default_factory=list[ops.TraceRecordOp])
     unstored: list[tuple[int, Value, int]] = field(default_factory=list[tuple[int, Value, int]])
 
     def trace(self, block: Block, first: int, warps: int) -> ops.TraceBeginOp:
         b = Builder.at_start(block)
         begin = b.insert(ops.TraceBeginOp(*self.arguments, warp=first, warps=warps, tag=1))
         zero = const32(b, 0)
-        count, _ = self.block(block, [zero, zero], begin)
-        Builder.before_op(block.terminator).insert(ops.TraceEndOp(begin.result, count))
+        counts = self.block(block, [zero, zero], begin)
+        Builder.before_op(block.terminator).insert(ops.TraceEndOp(begin.result, *counts))
         return begin
 
     def block(
@@ -172,36 +174,40 @@ class _Role(Carrying):
         self.events.append(label)
         if self.run == ops.TRACE_RUN:
             state = self._advanced(op, state)
-        event = min(number, ops.TRACE_EVENTS - 1)
+        event, b = min(number, ops.TRACE_EVENTS - 1), Builder.before_op(op)
+        if not self.run:
+            self.slot = b.emit(arith.AndOp(state[1], self.arguments[1]))
         if self.cpu:
-            self._store(op, state, event, None, self.run)
+            self._store(b, event, None, self.run)
         else:
-            self._stored(op, state, 1)
-            clock = Builder.before_op(op).emit(ops.SpecialRegisterOp(name="clock"))
+            self._stored(b, 1)
+            clock = b.emit(ops.SpecialRegisterOp(name="clock"))
             self.unstored.append((event, clock, self.run))
         self.run += 1
         return state
 
-    def _store(
-        self, op: Op, state: list[Value], event: int, clock: Value | None, index: int
-    ) -> None:
-        record = ops.TraceRecordOp(self.place, state[1], clock, event=event, index=index)
-        Builder.before_op(op).insert(record)
+    def _store(self, b: Builder, event: int, clock: Value | None, index: int) -> None:
+        record = b.insert(ops.TraceRecordOp(self.place, self.slot, clock, event=event, index=index))
+        if record.head is not None:
+            self.heads.append(record)
 
-    def _stored(self, op: Op, state: list[Value], kept: int) -> None:
-        """Store the records whose clocks were read, without the latest `kept`."""
+    def _stored(self, b: Builder, kept: int) -> None:
+        """Store the records whose clocks were read, without the latest `kept`. Clocks that wait to be stored together
+        would take registers, of which loops with MMAs have none to spare."""
         while len(self.unstored) > kept:
-            self._store(op, state, *self.unstored.pop(0))
+            self._store(b, *self.unstored.pop(0))
 
     def _advanced(self, op: Op, state: list[Value]) -> list[Value]:
-        """Return the count and the slot after the records of the run, which ends in front of `op`."""
+        """Return the counts after the records of the run, which ends in front of `op`."""
         if not self.run:
             return state
-        self._stored(op, state, 0)
         b, run = Builder.before_op(op), self.run
-        self.run = 0
-        count, slot = (b.emit(arith.AddOp(v, const32(b, run))) for v in state)
-        return [count, b.emit(arith.AndOp(slot, self.arguments[1]))]
+        self._stored(b, 0)
+        for i, head in enumerate(self.heads):
+            head.attrs["count"] = min(run - i * ops.TRACE_TOGETHER, ops.TRACE_TOGETHER)
+        passed = run, len(self.heads)
+        self.run, self.heads = 0, []
+        return [b.emit(arith.AddOp(v, const32(b, n))) for v, n in zip(state, passed, strict=True)]
 
     def _enters(self, op: Op) -> bool:
         """Whether there are records inside an op with regions."""

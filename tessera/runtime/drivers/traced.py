@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from tessera.compiler.kernel import CompiledKernel
-from tessera.ops.trace import TRACE_ADDED, TRACE_HEADER, TRACE_RUN
+from tessera.ops.trace import TRACE_ADDED, TRACE_BEHIND, TRACE_HEADER, TRACE_UNIT
 from tessera.runtime.cuda.driver_api import Driver
 
 if TYPE_CHECKING:
@@ -21,16 +21,16 @@ Words: TypeAlias = "np.ndarray"
 Buffer: TypeAlias = "int | np.ndarray"  # as the launcher takes it
 
 T = TypeVar("T")
-FIXED = TRACE_HEADER + TRACE_RUN  # words of a warp beside its ring
+FIXED = TRACE_HEADER + TRACE_BEHIND  # words of a warp beside its ring
 BUDGET = 64 << 20  # bytes of a buffer, unless the caller asks for a number of records and CTAs
-FEWEST, MOST = 128, 4096  # records of a warp
+FEWEST, MOST = 32, 1024  # units of a warp
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a launch records at most: `records` of a warp (rounded up to a power of two; the latest are kept), of the
-    first `ctas` CTAs. None: as many as fit in 64 MiB, up to 4,096 and all. `sink` gets what this thread's launches
-    record, beside `SINKS`, which get that of all threads."""
+    """What a launch records: the latest `records` of a warp, and more where there is room, of the first `ctas` CTAs.
+    None: as many as fit in 64 MiB, up to 1,024 units of one to seven records, and all CTAs. `sink` gets what this
+    thread's launches record, beside `SINKS`, which get that of all threads."""
 
     records: int | None = None
     ctas: int | None = None
@@ -143,16 +143,17 @@ def traced_launcher(
         if resident:
             launched = min(launched, resident)
         limits = LIMITS.get() or Limits()
-        records, ctas = sizes(limits, launched, m.trace_warps)
-        count = ctas * m.trace_warps * (FIXED + records)
+        units, ctas = sizes(limits, launched, m.trace_warps)
+        row = FIXED + TRACE_UNIT * units
+        count = ctas * m.trace_warps * row
         buffer = buffers.allocate(count)
         try:
-            start(gx, gy, gz, stream, *args, buffer, records - 1, ctas)
-            words = buffers.read(buffer, count, stream).reshape(-1, FIXED + records)
+            start(gx, gy, gz, stream, *args, buffer, units - 1, ctas)
+            words = buffers.read(buffer, count, stream).reshape(-1, row)
         finally:
             buffers.free(buffer)
         grid = (gx, gy, gz)
-        found = Recorded(kernel, grid, words, records - 1, ctas, launched, unit)
+        found = Recorded(kernel, grid, words, units - 1, ctas, launched, unit)
         for sink in (*SINKS, limits.sink):
             if sink is not None:
                 sink(found)
@@ -167,16 +168,16 @@ def untraced(launcher: T) -> T:
 
 
 def sizes(limits: Limits, launched: int, warps: int) -> tuple[int, int]:
-    """Return the records of a warp, a power of two, and the CTAs that are recorded."""
+    """Return the units of a warp, a power of two, and the CTAs that are recorded."""
     row = BUDGET // 8 // warps  # words
     if limits.records is not None:
-        records = 1 << max(limits.records - 1, 1).bit_length()
+        units = 1 << max(limits.records - 1, 1).bit_length()  # one may have but one record
     else:
         ctas = launched if limits.ctas is None else min(launched, limits.ctas)
-        fit = max(row // max(ctas, 1) - FIXED, FEWEST)
-        records = min(1 << fit.bit_length() - 1, MOST)
-    most = max(row // (FIXED + records), 1) if limits.ctas is None else limits.ctas
-    return records, min(launched, most)
+        fit = max((row // max(ctas, 1) - FIXED) // TRACE_UNIT, FEWEST)
+        units = min(1 << fit.bit_length() - 1, MOST)
+    most = max(row // (FIXED + TRACE_UNIT * units), 1) if limits.ctas is None else limits.ctas
+    return units, min(launched, most)
 
 
 def variants_of(
