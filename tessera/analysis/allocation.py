@@ -8,7 +8,7 @@ placed first, each at the lowest offset that is free for its lifetime."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,6 +139,19 @@ def buffers_of(func: FuncOp, num_warps: int, facts: object = None) -> list[Buffe
             if size:
                 found.append(Buffer(op, size, *_scratch_life(op, size, at)))
     return _shared_by_copies(found, num_warps)
+
+
+def scratch_beside(ops: Iterable[Op], num_warps: int, facts: object) -> int:
+    """Return the bytes of scratch that ops need together, before they are placed. What a store by the TMA unit wrote is
+    read until later, and keeps its bytes; other ops use the same ones, one after another."""
+    kept = once = 0
+    for op in ops:
+        size = scratch_bytes(op, num_warps, facts)
+        if isinstance(op, DescriptorStoreOp):
+            kept += (size + SWIZZLE_ALIGNMENT - 1) & -SWIZZLE_ALIGNMENT
+        else:
+            once = max(once, size)
+    return kept + once
 
 
 def _shared_by_copies(buffers: list[Buffer], num_warps: int) -> list[Buffer]:

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tessera import ops
+from tessera.analysis.allocation import scratch_beside
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.loop_times import kinds_of
 from tessera.analysis.machines import MMA_ROW_BITS, SCHEDULERS, WARPGROUP
 from tessera.analysis.provenance import buffer_of
-from tessera.analysis.scratch import scratch_bytes
 from tessera.ir import Builder, Module, Op, pass_
 from tessera.ir.applications import Declined, apply
 from tessera.ops.roles import is_in_split
@@ -169,10 +169,8 @@ class _Plan:
         rings: set[Op] = {s.alloc for s in streams}
         roots = [buffer_of(v).op for op in self.loop.walk() for v in (*op.operands, *op.results)]
         others = {op for op in roots if isinstance(op, ops.LocalAllocOp) and op not in rings}
-        scratch = [(scratch_bytes(op, self.num_warps, self.facts), op) for op in self.loop.walk()]
-        stored = sum(n for n, op in scratch if isinstance(op, ops.DescriptorStoreOp))  # read later
-        once = max((n for n, op in scratch if not isinstance(op, ops.DescriptorStoreOp)), default=0)
-        return sum(op.bytes * op.attrs.get("slots", 1) for op in others) + stored + once
+        scratch = scratch_beside(self.loop.walk(), self.num_warps, self.facts)
+        return sum(op.bytes * op.attrs.get("slots", 1) for op in others) + scratch
 
     def _copy_within(self, last: ops.WgmmaOp, streams: list[Stream]) -> None:
         """Let copies be issued between two halves of the last MMA. The first half keeps the matrix unit busy during

@@ -15,10 +15,9 @@ Where this cannot be done the function stays as it is and the module's attribute
 from __future__ import annotations
 
 from tessera import ops
-from tessera.analysis.allocation import is_in_loop
+from tessera.analysis.allocation import is_in_loop, scratch_beside
 from tessera.analysis.loop_times import kinds_of
 from tessera.analysis.machines import WARPGROUP
-from tessera.analysis.scratch import scratch_bytes
 from tessera.ir import Block, Module, Op, pass_
 from tessera.ir.applications import Declined, apply, is_enabled
 from tessera.ops.roles import NEVER
@@ -287,22 +286,16 @@ class _Plan:
 
     def _others(self) -> int:
         """Return the bytes of shared memory besides the rings. Code after the last loop reuses the rings' buffers."""
-        lasting = largest = 0
         mine = {a for r in self.rings for a in r.allocs}
+        loads = {x for r in self.rings for x in r.loads}
         tops = list(self.func.body)
         last = max(i for i, op in enumerate(tops) if op in self.spine)
         behind = {x for op in tops[last + 1 :] for x in op.walk()}
-        for op in self.func.walk():
-            if isinstance(op, ops.LocalAllocOp):
-                lasting += 0 if op in mine else op.bytes
-            elif isinstance(op, ops.DescriptorStoreOp) and (op not in behind or is_in_loop(op)):
-                lasting += -(-scratch_bytes(op, self.warps, self.facts) // 1024) * 1024
-            elif op not in behind and not (
-                isinstance(op, ops.DescriptorLoadOp)
-                and op in {x for r in self.rings for x in r.loads}
-            ):
-                largest = max(largest, scratch_bytes(op, self.warps, self.facts))
-        return lasting + largest
+        found = [op for op in self.func.walk() if op not in behind and op not in loads]
+        found += [op for op in behind if isinstance(op, ops.DescriptorStoreOp) and is_in_loop(op)]
+        allocs = [op for op in self.func.walk() if isinstance(op, ops.LocalAllocOp)]
+        lasting = sum(op.bytes for op in allocs if op not in mine)
+        return lasting + scratch_beside(found, self.warps, self.facts)
 
 
 def _allocs(rings: list[Ring]) -> set[Op]:

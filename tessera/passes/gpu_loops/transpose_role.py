@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera import ops
+from tessera.analysis.allocation import scratch_beside
 from tessera.analysis.machines import WARPGROUP
 from tessera.analysis.provenance import untransposed
-from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int1
 from tessera.ir import Builder, TileType, Value
 from tessera.ir.applications import is_enabled
@@ -71,8 +71,7 @@ def room_for_transposed(
     for op in func.walk():
         if isinstance(op, ops.LocalAllocOp) and op is not transposed:
             need += op.bytes * (FEWEST_STAGES if op.parent is loop.body else 1)
-    need += max(scratch_bytes(op, num_warps, facts) for op in func.walk())
-    return need <= facts.max_shared_bytes
+    return need + scratch_beside(func.walk(), num_warps, facts) <= facts.max_shared_bytes
 
 
 def transposition_of(func: ops.FuncOp, num_warps: int, facts: GpuFacts) -> Transposition | None:
