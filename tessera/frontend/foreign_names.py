@@ -87,7 +87,8 @@ PYTHON = _by_name({
     "write `tl.min(mask.to(tl.int32), axis)`": "all",
     "use a tuple, or a NamedTuple": "dict set frozenset",
     "compare `x.dtype`": "type",
-    "pass the value as an argument": "input open",
+    "pass the value as an argument": "input",
+    "a kernel sees no files: read them before the launch, and pass an array": "open",
 })  # fmt: skip
 METHODS_ELSEWHERE = {**OPERATIONS, **_by_name({
     "write `.to(tl.float32)`": "float", "write `.to(tl.float16)`": "half", "write `.to(tl.float64)`": "double",

@@ -8,6 +8,7 @@ import inspect
 import linecache
 from types import ModuleType
 
+from tessera import language
 from tessera.errors import CompileTimeAssertionFailure, NotConstexpr, TesseraError, suggestion
 from tessera.frontend.flatten import type_text
 from tessera.frontend.foreign_names import METHODS_ELSEWHERE, OPERATIONS, PYTHON
@@ -73,7 +74,7 @@ def _unknown_method(name: str, shown: str) -> str:
 
 def in_tl(name: str) -> str:
     """Return what a function of `math` or NumPy is called in a kernel; "" if there is no such operation."""
-    if name in METHODS:
+    if name in METHODS or isinstance(getattr(language, name, None), Builtin | JITCallable):
         return f"tl.{name}"
     return f"tl.extra.libdevice.{name}" if hasattr(extra.libdevice, name) else ""
 

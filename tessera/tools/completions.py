@@ -21,6 +21,7 @@ _tessera() {{
     case "${{COMP_WORDS[1]}}" in
 {cases}
     esac
+    if [ "${{COMP_WORDS[1]}}" = completions ]; then return; fi
     COMPREPLY+=($(compgen -f -- "$word"))
 }}
 complete -o filenames -F _tessera tessera
@@ -57,7 +58,9 @@ def zsh() -> str:
 
 
 def fish() -> str:
-    lines: list[str] = []
+    lines = [
+        "complete -c tessera -f -n '__fish_use_subcommand; or __fish_seen_subcommand_from completions'"
+    ]
     for name, command in COMMANDS.items():
         what = command.what.replace("'", "\\'")
         lines.append(f"complete -c tessera -n __fish_use_subcommand -a {name} -d '{what}'")

@@ -234,6 +234,13 @@ def test_completions(shell: str, capsys: pytest.CaptureFixture[str]):
             ["bash", "-c", f"{text}\n{words}"], capture_output=True, text=True, check=True
         )
         assert ran.stdout.split()[0] == "prune"
+        words = (
+            'COMP_WORDS=(tessera completions ""); COMP_CWORD=2; _tessera; echo "${COMPREPLY[*]}"'
+        )
+        ran = subprocess.run(
+            ["bash", "-c", f"{text}\n{words}"], capture_output=True, text=True, check=True
+        )
+        assert ran.stdout.split() == ["bash", "zsh", "fish", "--help"]  # and no files
 
 
 TIR = """

@@ -48,6 +48,7 @@ CASES = [
     in_kernel("open of Python", "y = «open»('x')", "unknown-name", "argument"),
     in_kernel("math.exp of a tile", "y = «math.exp(t)»", "not-constexpr", "tl.exp"),
     in_kernel("numpy.exp of a tile", "y = «np.exp(t)»", "not-constexpr", "tl.exp"),
+    in_kernel("numpy.maximum of a tile", "y = «np.maximum(t, 0)»", "not-constexpr", "`tl.maximum"),
     in_kernel("numpy.zeros in a kernel", "y = «t + np.zeros(16)»", "type-mismatch", "as its arguments"),
     in_kernel("a global number", "y = t * «SIZE»", "forbidden-global", "tl.constexpr"),
     in_kernel("a misspelt global", "y = tl.load(«idx2» + i)", "unknown-name", "`idx`"),
