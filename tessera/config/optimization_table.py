@@ -339,7 +339,7 @@ CPU = (
     ),
     _row(
         "memo-buffers", "cpu", "memoises in a buffer, while a loop computes it, what a later loop needs again",
-        "the loop visits each element once", "backends/cpu/fusion.py `_decide`", f"tests/unit/test_cpu_codegen.py, {KERNELS}", unit="op",
+        "the loop visits each element once", "backends/cpu/fusion.py `_memoise`", f"tests/unit/test_cpu_codegen.py, {KERNELS}", unit="op",
     ),
     _row(
         "mask-split", "cpu", "runs vectors for which a mask holds as a whole in a loop without it",

@@ -313,3 +313,33 @@ def test_short_rows(n):
     x, out = np.arange(5 * n, dtype=np.float32), np.full(5 * n + 8, 7, np.float32)
     native(short_rows, (5,), x, out, n, B=32)
     assert (out[: 5 * n] == x + 1).all() and (out[5 * n :] == 7).all()
+
+
+@tessera.jit
+def mix_kernel(x, out, N: tl.constexpr, ROUNDS: tl.constexpr):
+    at = tl.arange(0, N)
+    a = tl.load(x + at).to(tl.uint32)
+    b = tl.load(x + N + at).to(tl.uint32)
+    c = tl.load(x + 2 * N + at).to(tl.uint32)
+    for _ in tl.static_range(ROUNDS):
+        a += b
+        c ^= (a << 7) | (a >> 25)
+        b += c ^ a
+    tl.store(out + at, a)
+    tl.store(out + N + at, b)
+    tl.store(out + 2 * N + at, c)
+
+
+@pytest.mark.parametrize("rounds", [3, 30, 120])
+def test_results_that_share_a_long_computation_share_its_loop(rounds):
+    """What one store computes is kept where the others begin, not at each step, nor computed again for each of them;
+    long computations on integers are no addresses, and stay in a loop."""
+    text = llir(mix_kernel, {"x": "*u32", "out": "*u32"}, "avx2", N=256, ROUNDS=rounds)
+    assert len(re.findall(r"xor <\d+ x i32>", text)) <= 4 * rounds + 240
+    assert len(re.findall(r"alloca \[256 x i32\]", text)) <= 12
+
+
+@pytest.mark.parametrize("rounds", [3, 30, 120])
+def test_results_that_share_a_long_computation_are_right(rounds):
+    x = np.random.default_rng(0).integers(0, 1 << 32, 3 * 64, dtype=np.uint32)
+    agree(mix_kernel, (1,), x, np.zeros_like(x), N=64, ROUNDS=rounds)

@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from tessera.backends.cpu.chains import op_cost
 from tessera.backends.cpu.exclusive import alone
 from tessera.backends.cpu.fusion import (
     contiguous_along,
     contiguous_dimension,
     finish_memo_buffers,
     flush,
-    op_cost,
     prepare,
     run,
 )

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
-from tessera.backends.cpu import fusion, interrupt
+from tessera.backends.cpu import chains, fusion, interrupt
 from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.checks import leave_if_reported
 from tessera.backends.cpu.k_loops import LONG_STEP
@@ -90,7 +90,7 @@ def _lower_scalar(lo: Lowering, op: Op) -> None:
 def _release_dead(lo: Lowering, op: Op) -> None:
     here = lo.end[op]
     for v, block in list(lo.buffer_blocks.items()):
-        if block is lo.block and v not in lo.carried and not fusion.needed_after(lo, v, here):
+        if block is lo.block and v not in lo.carried and not chains.needed_after(lo, v, here):
             lo.release(v)
 
 
@@ -119,7 +119,7 @@ def tabulate(lo: Lowering, values: list[Value]) -> None:
         if (
             isinstance(op, (DivOp, RemOp))
             and len(shape_of(v.type)) == 1
-            and fusion.integers_only(v, fusion.INDEX_DEPTH)
+            and chains.integers_only(v, chains.INDEX_DEPTH)
         ):
             buffer = lo.allocate(v.type.elem, v.type.shape)
             fusion.fill(lo, buffer, v)
@@ -137,9 +137,9 @@ def enter(lo: Lowering, op: Op, repeats: bool) -> None:
     if repeats:
         tabulate(lo, captured(lo, op))
     for v in captured(lo, op):
-        price = fusion.cost(lo, v, enough=fusion.KEEP_SHARED)
+        price = chains.cost(lo, v, enough=fusion.KEEP_SHARED)
         if price >= (fusion.KEEP_CAPTURED if repeats else fusion.KEEP_SHARED) and (
-            repeats or fusion.needed_after(lo, v, lo.end[op])
+            repeats or chains.needed_after(lo, v, lo.end[op])
         ):
             fusion.materialise(lo, v, op)
     if op.all_effects() & Effect.WRITE:
@@ -187,7 +187,7 @@ def _passed_through(lo: Lowering, op: IfOp, index: int, taken: Sequence[Slot]) -
         ):
             continue
         alone = all(y is v or b.ptr != own.ptr for y, b in lo.buffers.items())
-        if alone and not fusion.needed_after(lo, v, lo.end[op]):
+        if alone and not chains.needed_after(lo, v, lo.end[op]):
             return own
     return None
 

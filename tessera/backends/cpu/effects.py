@@ -10,11 +10,11 @@ from tessera.analysis.provenance import argument_of
 from tessera.backends.cpu import remarks
 from tessera.backends.cpu.affine import constant
 from tessera.backends.cpu.atomics import rmw
+from tessera.backends.cpu.chains import cost
 from tessera.backends.cpu.fusion import (
     any_start,
     contiguous_along,
     contiguous_dimension,
-    cost,
     finish_memo_buffers,
     flush,
     prepare,

@@ -12,93 +12,35 @@ Before a sink runs, everything that it needs is visited, operands before users. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from math import inf
 
 from tessera.backends.cpu import remarks
 from tessera.backends.cpu.aliases import may_fuse
+from tessera.backends.cpu.chains import (
+    INDEX_DEPTH,
+    SHAPE_OPS,
+    cost,
+    instructions,
+    integers_only,
+    needed_after,
+    position_of,
+)
 from tessera.backends.cpu.exchange_partners import takes_partners
 from tessera.backends.cpu.loops import Nest, Prefix, Stream, Strips, each, nest, prefix_masks
-from tessera.backends.cpu.lowering import EVALUATORS, Buffer, Lowering
+from tessera.backends.cpu.lowering import Buffer, Lowering
 from tessera.backends.cpu.transpose import Convert, transposed_dimension, transposed_fill
 from tessera.backends.cpu.values import Point, Val, is_unit
 from tessera.dtypes import dtype, int1, pointer_type
-from tessera.ir import Op, TileType, Value, elem_of, shape_of
+from tessera.ir import Op, Value, elem_of, shape_of
 from tessera.ir.applications import apply
-from tessera.ops import ReduceOp, ScanOp, arith, memory, tile
+from tessera.ops import arith, memory, tile
 
 KEEP_SHARED = 4.0  # cost from which a value of several sinks is computed only once (tools/fit)
 KEEP_BROADCAST = 2.0  # cost from which a value under a broadcast gets a buffer (tools/fit)
-INDEX_DEPTH = 12  # operations of index arithmetic that are inspected
 LONGEST = 512  # instructions of vectors without a loop: far behind what fills a processor's units, and much to compile
 DEEPEST = 256  # ops between buffers and a lazy value
 KEEP_CAPTURED = 1.0  # cost from which a value that a loop captures gets a buffer (tools/fit)
-
-_INDEX_OPS = (arith.AddOp, arith.SubOp, arith.MulOp, arith.CmpOp, arith.AndOp, arith.OrOp, arith.AddPtrOp,
-              arith.CastOp, arith.HintOp, arith.ShlOp, arith.ShrOp, arith.SelectOp, arith.BitcastOp)  # fmt: skip
-_SHAPE_OPS = (arith.ConstOp, tile.ArangeOp, tile.JoinOp, tile.Rearrangement)
-_EXPENSIVE = (arith.FloatUnary, arith.PowOp, arith.Atan2Op)
-_CHEAP_MATH = ("floor", "ceil", "trunc", "rint")
-
-
-def op_cost(op: Op) -> float:
-    """Return a rough number of vector instructions of one element-wise step."""
-    if isinstance(op, _SHAPE_OPS):
-        return 0.0
-    t = elem_of(op.results[0].type)
-    if isinstance(op, _EXPENSIVE):
-        return 1.0 if op.opcode in _CHEAP_MATH else 10.0
-    is_float = isinstance(t, dtype) and t.is_floating()
-    if isinstance(op, _INDEX_OPS) and not is_float:
-        first = elem_of(op.operands[0].type)
-        return 1.0 if isinstance(first, dtype) and first.is_floating() else 0.05
-    if isinstance(op, (arith.DivOp, arith.RemOp)):
-        return 3.0 if is_float else 0.3
-    if isinstance(op, tile.GatherOp):
-        return 6.0
-    return 1.0
-
-
-def cost(lo: Lowering, v: Value, enough: float = inf) -> float:
-    """Return the cost of computing an element of `v` from buffers; each op counts once. The count stops at `enough`."""
-    seen: set[Value] = set()
-    waiting, total = [v], 0.0
-    while waiting and total < enough:
-        x = waiting.pop()
-        if x not in seen and lo.lazy(x):
-            seen.add(x)
-            assert x.op is not None
-            total += op_cost(x.op)
-            waiting += x.op.operands
-    return total
-
-
-def needed_after(lo: Lowering, v: Value, position: int) -> bool:
-    """Whether an op that uses `v`, directly or through lazy ops, is executed after `position`. A lazy op after that
-    position has a user that is executed later, since dead code has been removed."""
-    seen: set[Value] = set()
-    waiting = [v]
-    while waiting:
-        x = waiting.pop()
-        if x in seen:
-            continue
-        seen.add(x)
-        for user, _ in x.uses:
-            if user not in lo.position:
-                continue
-            if user in lo.chained:  # runs together with the dot that it feeds
-                waits = [user.results[0]]
-            elif type(user) in EVALUATORS and isinstance(user.results[0].type, TileType):
-                waits = [r for r in user.results if lo.lazy(r)]
-            elif _position(lo, user) > position:
-                return True
-            else:
-                continue
-            if waits and lo.position[user] > position:
-                return True
-            waiting += waits
-    return False
 
 
 def bound_depth(lo: Lowering, op: Op) -> None:
@@ -112,7 +54,7 @@ def bound_depth(lo: Lowering, op: Op) -> None:
             and op not in lo.chained
             and not isinstance(elem_of(r.type), pointer_type)
         ):
-            materialise(lo, r)
+            materialise(lo, r, op)
 
 
 # --- keeping ----------------------------------------------------------------------------------------------
@@ -123,7 +65,7 @@ def materialise(lo: Lowering, v: Value, sink: Op | None = None) -> Buffer:
         return found
     _finish_accumulators(lo, v)
     outer, lo.memo_buffers = lo.memo_buffers, {}
-    prepare(lo, [v], sink, keep_top=False)
+    prepare(lo, [v], sink, keep_top=False, buffered=True)
     buffer = lo.allocate(elem_of(v.type), shape_of(v.type))
     fill(lo, buffer, v)
     finish_memo_buffers(lo)
@@ -193,11 +135,11 @@ def run(
         finish_memo_buffers(lo)
 
 
-def repeated(lo: Lowering, plan: Nest, values: Iterable[Value]) -> Nest:
+def repeated(lo: Lowering, plan: Nest, values: Collection[Value]) -> Nest:
     """Return the nest with several vectors per iteration if one is little work, and with a loop over few vectors, too,
     if one is much."""
     price = sum(cost(lo, v, enough=LONGEST) for v in values)
-    if plan.vectors * price > LONGEST:
+    if plan.vectors * sum(instructions(lo, v, enough=LONGEST) for v in values) > LONGEST:
         plan = replace(plan, most=1)
     if not apply("vector-unroll"):
         return plan
@@ -221,16 +163,19 @@ def prepare(
     sink: Op | None,
     loop: Iterable[Value] | None = None,
     keep_top: bool = True,
+    buffered: bool = False,
 ) -> None:
     """Materialise what the loop over `values` should not compute itself.
 
     `loop`: the values whose elements the loop visits exactly once and in their own shape; None: all of `values`.
-    Without `keep_top` the values themselves are not kept, since this loop is the one that stores them.
+    Without `keep_top` the values themselves are not kept, since this loop is the one that stores them. `buffered`: it
+    stores them where later loops find them.
     """
     values = list(values)
     visited_once = set(values if loop is None else loop)
     reach: dict[Value, bool] = {}  # value → whether every path to it keeps the indices; post-order
     order: list[Value] = []
+    placed: set[Value] = set()
 
     def visit(v: Value, direct: bool) -> None:
         if not lo.lazy(v):
@@ -243,62 +188,84 @@ def prepare(
             reach[v] = direct
         op = v.op
         assert op is not None
-        keeps = direct and not isinstance(op, (*_SHAPE_OPS, tile.GatherOp))
+        keeps = direct and not isinstance(op, (*SHAPE_OPS, tile.GatherOp))
         for x in op.operands:
             visit(x, keeps)
-        if v not in order:
+        if v not in placed:
+            placed.add(v)
             order.append(v)
 
-    position = _position(lo, sink)
+    position = position_of(lo, sink)
     for v in values:
         visit(v, v in visited_once)
+    memoised: set[Value] = set()
     for v in order:
-        if v not in lo.buffers:
-            _decide(lo, v, reach[v], v in values, position, sink, keep_top)
+        if v not in lo.buffers and _decide(lo, v, reach[v], v in values, position, sink, keep_top):
+            memoised.add(v)
+    _memoise(lo, order, memoised, sink, values if buffered else ())
     for v in values if keep_top else ():
         if lo.lazy(v) and v not in lo.memo_buffers and transposed_dimension(lo, v) is not None:
             materialise(lo, v, sink)
 
 
-def _position(lo: Lowering, sink: Op | None) -> int:
-    """Return the position at which a sink has used its operands: after its region, if that only combines elements."""
-    if sink is None:
-        return -1
-    return (lo.end if isinstance(sink, (ReduceOp, ScanOp)) else lo.position)[sink]
-
-
 def _decide(
     lo: Lowering, v: Value, direct: bool, top: bool, position: int, sink: Op | None, keep_top: bool
-) -> None:
+) -> bool:
+    """Materialise `v`, or what it maps, if the loop should not compute it. Return whether to memoise `v`, if a later
+    loop needs it."""
     op = v.op
     if isinstance(op, tile.GatherOp) and not takes_partners(op):
         materialise(lo, op.x, sink)
     if isinstance(op, tile.ReshapeOp) and lo.lazy(op.x) and _moves_lanes(op):
         materialise(lo, op.x, sink)
     if _is_address(v) or (top and not keep_top):
-        return
+        return False
     price = cost(lo, v, enough=KEEP_SHARED)
     if not direct and not top and price >= KEEP_BROADCAST and _feeds_map(v):
         materialise(lo, v, sink)
-    elif sink is not None and price >= KEEP_SHARED and _worth(op) and needed_after(lo, v, position):
-        if direct and apply("memo-buffers", op):
-            kept = _needed_later(lo, v, position)
-            if kept is not v:
-                lo.narrowed[v] = kept
-            lo.memo_buffers[kept] = lo.allocate(elem_of(kept.type), shape_of(kept.type))
-            lo.memo_filled.discard(kept)
-        elif not top:
+    elif sink is not None and _worth(op):
+        if direct:
+            return instructions(lo, v, enough=KEEP_SHARED) >= KEEP_SHARED
+        if not top and price >= KEEP_SHARED and needed_after(lo, v, position):
             materialise(lo, v, sink)
+    return False
 
 
-def _needed_later(lo: Lowering, v: Value, position: int) -> Value:
+def _memoise(
+    lo: Lowering,
+    order: list[Value],
+    candidates: set[Value],
+    sink: Op | None,
+    buffered: Iterable[Value],
+) -> None:
+    """Make buffers for those candidates that later loops need. From users to operands: a value that only memoised
+    values are computed from is not needed again."""
+    position, later = position_of(lo, sink), dict.fromkeys(buffered, False)
+    for v in reversed(order):
+        if v in later:
+            continue
+        later[v] = needed_after(lo, v, position, later)
+        if not later[v] or v not in candidates or v in lo.buffers:
+            continue
+        if not apply("memo-buffers", v.op):
+            materialise(lo, v, sink)
+            continue
+        kept = _needed_later(lo, v, position, later)
+        if kept is not v:
+            lo.narrowed[v] = kept
+        lo.memo_buffers[kept] = lo.allocate(elem_of(kept.type), shape_of(kept.type))
+        lo.memo_filled.discard(kept)
+        later[v] = False
+
+
+def _needed_later(lo: Lowering, v: Value, position: int, later: dict[Value, bool]) -> Value:
     """Return the value needed after `position`: `v`, or only the narrower one that it is cast to."""
     casts: list[Value] = []
     for user, _ in v.uses:
         lazy = [r for r in user.results if lo.lazy(r)]
         if not lazy and lo.position.get(user, position) <= position:
             continue
-        if lazy and not any(needed_after(lo, r, position) for r in lazy):
+        if lazy and not any(needed_after(lo, r, position, later) for r in lazy):
             continue
         if not lazy or not isinstance(user, arith.CastOp):
             return v
@@ -313,26 +280,14 @@ def _is_address(v: Value) -> bool:
     return not isinstance(e, dtype) or (not e.is_floating() and integers_only(v, INDEX_DEPTH))
 
 
-def integers_only(v: Value, depth: int) -> bool:
-    """Whether an integer tile is index arithmetic, computed without loads and floats."""
-    e, op = elem_of(v.type), v.op
-    if (isinstance(e, dtype) and e.is_floating()) or op is None or depth == 0:
-        return False
-    if isinstance(op, (*_SHAPE_OPS, *_INDEX_OPS, arith.DivOp, arith.RemOp)):
-        return all(
-            not isinstance(x.type, TileType) or integers_only(x, depth - 1) for x in op.operands
-        )
-    return False
-
-
 def _feeds_map(v: Value) -> bool:
     """Whether an op that changes indices uses `v`, so that it would be computed several times."""
-    return any(isinstance(u, (*_SHAPE_OPS, tile.GatherOp)) for u, _ in v.uses)
+    return any(isinstance(u, (*SHAPE_OPS, tile.GatherOp)) for u, _ in v.uses)
 
 
 def _worth(op: Op | None) -> bool:
     """Whether to keep an op's result. Maps of indices cost nothing themselves: their operand is kept instead."""
-    return not isinstance(op, _SHAPE_OPS)
+    return not isinstance(op, SHAPE_OPS)
 
 
 def _moves_lanes(op: tile.ReshapeOp) -> bool:
@@ -371,7 +326,7 @@ def _direct_loads(lo: Lowering, values: Iterable[Value]) -> set[Value]:
             return
         found[v] = direct
         assert v.op is not None
-        keeps = direct and not isinstance(v.op, (*_SHAPE_OPS, tile.GatherOp))
+        keeps = direct and not isinstance(v.op, (*SHAPE_OPS, tile.GatherOp))
         for x in v.op.operands:
             visit(x, keeps)
 
@@ -402,7 +357,7 @@ def masks_of(
             found.update({p.mask: p for p in parts})
             if any(p.mask is v for p in parts):
                 return
-        if not isinstance(op, _SHAPE_OPS):
+        if not isinstance(op, SHAPE_OPS):
             for x in op.operands:
                 visit(x, isinstance(op, memory.LoadOp) or (access and isinstance(op, arith.AndOp)))
         if isinstance(op, memory.LoadOp) and op.mask is not None:

@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tessera.backends.cpu.fusion import contiguous_along, cost
+from tessera.backends.cpu.chains import cost
+from tessera.backends.cpu.fusion import contiguous_along
 from tessera.backends.cpu.loops import UNROLL, Nest
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering
 from tessera.backends.cpu.values import Coord, Point
