@@ -31,6 +31,7 @@ from tessera.language import arithmetic, hints
 from tessera.language.aggregate import ConstexprFunction, close, is_aggregate, replace_fields
 from tessera.language.builtin import Builtin
 from tessera.language.callable import JITCallable, jitted_under
+from tessera.language.target_info import compiled_for
 from tessera.language.values import BoundMethod, constexpr, is_runtime, tensor, unwrap, wrap
 from tessera.language.values import tuple as tl_tuple
 
@@ -99,7 +100,8 @@ def apply(fe: FrontEnd, call: Application) -> object:
     if isinstance(func, JITCallable):
         return fe.inline(func, args, kwargs)
     if isinstance(func, ConstexprFunction):
-        return _call_constexpr(func.fn, args, kwargs)
+        with compiled_for(fe.options.target):
+            return _call_constexpr(func.fn, args, kwargs)
     special = _SPECIAL.get(func) if getattr(func, "__hash__", None) is not None else None
     if special is not None:
         return special(fe, args, kwargs)

@@ -98,7 +98,8 @@ def bare(signature: inspect.Signature) -> str:
 
 
 class Builtin(ByName):
-    """An operation that only a kernel can call. `impl` is set by the front end's registry."""
+    """An operation of kernels. `impl` is set by the front end's registry; `host` is what a call on the host does, for
+    the few that mean something there."""
 
     def __init__(self, stub: Callable[..., Any]):
         self.__name__: str = stub.__name__
@@ -107,6 +108,7 @@ class Builtin(ByName):
         self.__doc__ = stub.__doc__
         self.__wrapped__ = stub
         self.impl: Callable[..., Any] | None = None
+        self.host: Callable[..., Any] | None = None
         self.must_use: str | None = None  # why its result must not be dropped
         self._signature: inspect.Signature | None = None
         self._binder: ArgumentBinder | None = None
@@ -128,7 +130,9 @@ class Builtin(ByName):
         return self._binder
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise KernelOnly(name=self.__name__)
+        if self.host is None:
+            raise KernelOnly(name=self.__name__)
+        return self.host(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<builtin {self.__name__}{bare(self.signature)}>"
@@ -138,6 +142,16 @@ def builtin(stub: Function, /) -> Function:
     """Make a stub (signature and docstring) an operation. For type checkers it is still the function."""
     made: Any = Builtin(stub)
     return made
+
+
+def on_host(meaning: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Decorator: let the host call a builtin, too, which then calls `meaning`."""
+
+    def mark(made: Function) -> Function:
+        made.host = meaning  # type: ignore[attr-defined]
+        return made
+
+    return mark
 
 
 def tensor_method(function: Function) -> Function:

@@ -134,6 +134,10 @@ class JITCallable(Sourced, ByName):
                 continue
         return found
 
+    def get_capture_scope(self) -> dict[str, Any]:
+        """Return all that names in the function's body can refer to: its module's globals, and `closure()`."""
+        return self.__globals__ | self.closure()
+
     def _cells(self) -> dict[str, CellType]:
         cells: tuple[CellType, ...] | None = self.fn.__closure__  # type: ignore[attr-defined]
         return dict(zip(self.fn.__code__.co_freevars, cells or (), strict=True))

@@ -14,6 +14,7 @@ from tessera.backends.plugins import plugin, plugin_names
 from tessera.compiler.kernel import DRIVER_FOR
 from tessera.config import epoch, knobs
 from tessera.errors import LaunchError
+from tessera.language import target_info
 from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.drivers.base import Driver
 from tessera.runtime.drivers.cuda import CudaDriver
@@ -108,6 +109,7 @@ def _CPU() -> Driver:
 
 driver = ActiveDriver()
 DRIVER_FOR.append(lambda target: driver_named(target.backend))
+target_info.LAUNCHES.append(lambda: driver.active.get_current_target())
 
 
 def _after_fork() -> None:
