@@ -16,7 +16,7 @@ from tessera.language.builtin import ArgumentBinder, Builtin, bare
 from tessera.language.by_name import ByName
 from tessera.language.captures import Found, fingerprint, is_constant, of_known_package, told
 from tessera.language.parameters import KernelParam
-from tessera.language.source_text import Sourced
+from tessera.language.source_text import Sourced, of_source
 from tessera.language.values import constexpr
 from tessera.language.watching import Place, frozen, place_in, place_of_cell, place_of_name, same
 
@@ -94,25 +94,12 @@ class JITCallable(Sourced, ByName):
         self.source.replace(text)
         self.hash = None
 
-    @property
-    def raw_src(self) -> list[str]:
-        return self.source.lines
-
-    @property
-    def starting_line_number(self) -> int:
-        return self.source.first_line
-
-    @property
-    def file_name(self) -> str:
-        return self.source.file
-
-    @property
-    def def_file_line_number(self) -> int:
-        return self.source.def_line
-
-    @property
-    def def_file_col_number(self) -> int:
-        return len(self.source.indent)
+    # Libraries that write a kernel's text anew say where errors are to place it, in the file of the original.
+    raw_src = of_source("lines")
+    starting_line_number = of_source("first_line")
+    file_name = of_source("file")
+    def_file_line_number = of_source("def_line")
+    def_file_col_number = of_source("def_column")
 
     def parse(self) -> ast.Module:
         """Return a module that holds exactly the function's definition."""

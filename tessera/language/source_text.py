@@ -46,7 +46,9 @@ os.register_at_fork(after_in_child=_after_fork)
 class SourceText:
     """The text of one function. `lines` start at the decorators; `def_line` is its line in `file`, from 1."""
 
-    __slots__ = ("_tree", "def_line", "derived", "file", "first_line", "indent", "lines", "text")
+    __slots__ = (
+        "_tree", "def_column", "def_line", "derived", "file", "first_line", "indent", "lines", "text",
+    )  # fmt: skip
 
     def __init__(self, fn: Callable[..., Any]):
         try:
@@ -55,12 +57,15 @@ class SourceText:
             raise SourceNotFound(why="") from error
         self.first_line = max(first, 1)
         self.file = fn.__code__.co_filename
-        head = re.compile(rf"^(\s*)def\s+{re.escape(fn.__name__)}\b")
+        # A function that was renamed has its first name in the file; one that wraps another bears the other's.
+        names = "|".join(re.escape(n) for n in (fn.__name__, fn.__code__.co_name))
+        head = re.compile(rf"^(\s*)def\s+({names})(?!\w)")
         found = next(((i, m) for i, s in enumerate(self.lines) if (m := head.match(s))), None)
         if found is None:
             raise SourceNotFound(why=f" with `def`: {fn.__name__} is not one")
         above, match = found
         self.indent: str = match.group(1)
+        self.def_column = len(self.indent)
         self.def_line = self.first_line + above
         self.text = "".join(self.lines[above:])
         self._tree: ast.FunctionDef | None = None
@@ -111,3 +116,15 @@ class Sourced:
     def src(self) -> str:
         """The source from its `def` on, without common indentation."""
         return self.source.dedented
+
+
+def of_source(name: str) -> property:
+    """Return a property of what has a source: the attribute `name` of that."""
+
+    def get(owner: Sourced) -> object:
+        return getattr(owner.source, name)
+
+    def put(owner: Sourced, value: object) -> None:
+        setattr(owner.source, name, value)
+
+    return property(get, put)
