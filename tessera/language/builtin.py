@@ -108,7 +108,7 @@ class Builtin(ByName):
         self.__doc__ = stub.__doc__
         self.__wrapped__ = stub
         self.impl: Callable[..., Any] | None = None
-        self.host: Callable[..., Any] | None = None
+        self.host: Callable[..., object] | None = None
         self.must_use: str | None = None  # why its result must not be dropped
         self._signature: inspect.Signature | None = None
         self._binder: ArgumentBinder | None = None
@@ -144,7 +144,7 @@ def builtin(stub: Function, /) -> Function:
     return made
 
 
-def on_host(meaning: Callable[..., Any]) -> Callable[[Function], Function]:
+def on_host(meaning: Callable[..., object]) -> Callable[[Function], Function]:
     """Decorator: let the host call a builtin, too, which then calls `meaning`."""
 
     def mark(made: Function) -> Function:

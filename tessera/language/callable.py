@@ -121,7 +121,7 @@ class JITCallable(Sourced, ByName):
                 continue
         return found
 
-    def get_capture_scope(self) -> dict[str, Any]:
+    def get_capture_scope(self) -> dict[str, object]:
         """Return all that names in the function's body can refer to: its module's globals, and `closure()`."""
         return self.__globals__ | self.closure()
 

@@ -1,4 +1,4 @@
-"""What chains of lazy ops cost, and which later ops need their results."""
+"""Tells what chains of lazy ops cost, and which later ops need their results."""
 
 from __future__ import annotations
 
