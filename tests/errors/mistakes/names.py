@@ -45,7 +45,7 @@ CASES = [
     in_kernel("bool of Python", "y = «bool»(n)", "unknown-name", "!= 0"),
     in_kernel("any of Python", "y = «any»(t > 0)", "unknown-name", "tl.max"),
     in_kernel("sorted of Python", "y = «sorted»(t)", "unknown-name", "tl.sort"),
-    in_kernel("open of Python", "y = «open»('x')", "unknown-name", "argument"),
+    in_kernel("open of Python", "y = «open»('x')", "unknown-name", "before the launch"),
     in_kernel("math.exp of a tile", "y = «math.exp(t)»", "not-constexpr", "tl.exp"),
     in_kernel("numpy.exp of a tile", "y = «np.exp(t)»", "not-constexpr", "tl.exp"),
     in_kernel("numpy.maximum of a tile", "y = «np.maximum(t, 0)»", "not-constexpr", "`tl.maximum"),
