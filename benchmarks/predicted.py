@@ -1,12 +1,13 @@
-"""The time that `explain` predicts for the rows of benchmarks/cpu.py beside the measured one.
+"""The time that `explain` predicts for the rows of benchmarks/cpu.py, or of benchmarks/gpu.py, beside the measured one.
 
-    python benchmarks/predicted.py [--threads N] [--rep MS] [--only PATTERN]
+    python benchmarks/predicted.py [--gpu] [--threads N] [--rep MS] [--only PATTERN]
 
 Of a few tile sizes the fastest is taken. A round measures what the machine can do, then the kernel: the median of
 many calls, with one thread of the processor's time, else of the time on the wall. Rows show the round whose ratio is
 the median of the rounds', since what other programs leave of the clock and of memory changes from second to second. The
 last line says for how many rows the prediction is within a quarter of the measured time, and for how many it would be
-with other values of `predict.HIDDEN`, which was chosen by that.
+with other values of `predict.HIDDEN`, which was chosen by that. Of a GPU a row is the median time of a call with a cold
+L2, and the sum of what is predicted for the kernels that it launches.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import argparse
 import os
 import re
 import time
+from collections.abc import Iterator
 from statistics import median
 
 from cpu import Call, Case, Cases, fastest
 
 from tessera.compiler.kernel import LazyDict
 from tessera.config import knobs
-from tessera.explain import builder_for
+from tessera.explain import builder_for, measure
 from tessera.explain import predict as predicting
 from tessera.explain.build import Builder
 from tessera.explain.cpu_machine import measured_anew
@@ -85,24 +87,54 @@ def row(case: Case, rep: float, others: list[list[float]]) -> list[str]:
     call = fastest(case.ours, rep / 4)
     told = builders(call)
     rounds = sorted(one_round(call, told, rep / ROUNDS) for _ in range(ROUNDS))
-    ratio, predicted, measured, bound, _ = rounds[ROUNDS // 2]
+    _, predicted, measured, bound, _ = rounds[ROUNDS // 2]
     others.append([median(column) for column in zip(*(r[4] for r in rounds), strict=True)])
-    return [
-        case.name,
-        f"{case.shape} {case.dtype}",
-        f"{measured * 1e6:.1f}",
-        f"{predicted * 1e6:.1f}",
-        f"{ratio:.2f}",
-        bound,
-    ]
+    return shown(case.name, f"{case.shape} {case.dtype}", measured, predicted, bound)
+
+
+def rows_of_gpu(pattern: str) -> Iterator[list[str]]:
+    """The rows of benchmarks/gpu.py that match."""
+    import gpu  # needs a GPU
+
+    for _, build in gpu.cases():
+        made = build()
+        for case in [made] if isinstance(made, gpu.Case) else made:
+            shape = f"{case.shape} {case.dtype}"
+            if not re.search(pattern, f"{case.name} {shape}"):
+                continue
+            call, _ = case.build("tessera")
+            lines = [x.report(None).roofline for x in builders(call)]
+            predicted, measured = sum(x.predicted for x in lines), measure(call)
+            bound = max(lines, key=lambda x: x.predicted).bound
+            yield shown(case.name, shape, measured, predicted, bound)
+
+
+def shown(name: str, shape: str, measured: float, predicted: float, bound: str) -> list[str]:
+    times = f"{measured * 1e6:.1f}", f"{predicted * 1e6:.1f}"
+    return [name, shape, *times, f"{predicted / measured:.2f}", bound]
+
+
+def finish(title: str, rows: list[list[str]]) -> None:
+    near = sum(abs(float(r[4]) - 1) <= WITHIN for r in rows)
+    titles = ["kernel", "shape", "measured us", "predicted us", "ratio", "bound by"]
+    print_table(title, titles, rows)
+    print(f"within {WITHIN:.0%}: {near} of {len(rows)} rows")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--gpu", action="store_true", help="the rows of benchmarks/gpu.py")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rep", type=float, default=300.0, help="ms for timing each kernel")
     parser.add_argument("--only", default="", help="rows whose name and shape match this")
     args = parser.parse_args()
+    if args.gpu:
+        found: list[list[str]] = []
+        for line in rows_of_gpu(args.only):
+            found.append(line)
+            print(*line, sep="  ", flush=True)
+        finish("GPU", found)
+        return
     import torch
 
     knobs.runtime.num_threads = args.threads
@@ -118,11 +150,8 @@ def main() -> None:
             if re.search(args.only, f"{case.name} {case.shape} {case.dtype}"):
                 rows.append(row(case, args.rep, others))
                 print(*rows[-1], sep="  ", flush=True)
-    near = sum(abs(float(r[4]) - 1) <= WITHIN for r in rows)
     near_by = [sum(abs(x - 1) <= WITHIN for x in column) for column in zip(*others, strict=True)]
-    titles = ["kernel", "shape", "measured us", "predicted us", "ratio", "bound by"]
-    print_table(f"{device_name()}, {args.threads} threads", titles, rows)
-    print(f"within {WITHIN:.0%}: {near} of {len(rows)} rows")
+    finish(f"{device_name()}, {args.threads} threads", rows)
     for value, count in zip(HIDDEN, near_by):
         print(f"with HIDDEN = {value}: {count}")
 
