@@ -217,7 +217,8 @@ class Dots:
             less["k"] += f["k"] // 2
         if "int4" in (f["a_raw"], f["b_raw"]) or "nibble" in (f["a_raw"], f["b_raw"]):
             less["k"] += 1 if less["k"] else 0
-        short = bool(chain and f["short"] and ragged)
+        # Where rows wrap around, no mask guards the columns of V that are not there.
+        short = bool(chain and f["short"] and ragged and f["mask"] != "wrap")
         gm, gn = (f["grid"][0], 1 if chain else f["grid"][1])
         m, n, k, t = f["m"], f["n"], f["k"], f["steps"]
         turns = 1 if chain else t
@@ -240,7 +241,7 @@ class Dots:
         else:
             key = Axis(n, n * gn - less["n"], "rn", f"pn * {n}", False, n * gn, "n" in ragged)
         return {
-            "m": Axis(m, m * gm - less["m"], "rm", f"pm * {m}", False, m * gm, "m" in ragged),
+            "m": Axis(m, max(m * gm - less["m"], 1), "rm", f"pm * {m}", False, m * gm, "m" in ragged),
             "n": key, "k": inner, "d": Axis(f["d"], f["d"] // 2 if short else f["d"], "rd", "0", False, f["d"], short),
         }  # fmt: skip
 
