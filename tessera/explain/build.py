@@ -322,7 +322,7 @@ class Builder:
         for line in lines:
             found += of_line(line)
             for access in line.accesses:
-                found += of_access(access)
+                found += of_access(access, "sector" if self.on_gpu else "line")
         if occupancy is not None:
             found += of_occupancy(occupancy)
             found += of_spills(list(self.lines.values()), self.compiled.kernel.metadata.spills)

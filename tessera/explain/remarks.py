@@ -73,8 +73,8 @@ def passes_said(texts: Sequence[str]) -> Iterator[Remark]:
         )
 
 
-def of_access(a: AccessReport) -> Iterator[Remark]:
-    """Return remarks about one access: narrow, or scattered over memory."""
+def of_access(a: AccessReport, unit: str) -> Iterator[Remark]:
+    """Return remarks about one access: narrow, or scattered over memory, which comes in sectors or in lines."""
     if a.why:
         remedy = next(
             (r for part, r in WIDTH_REMEDIES if part in a.why),
@@ -83,8 +83,8 @@ def of_access(a: AccessReport) -> Iterator[Remark]:
         yield Remark(a.place, f"{a.what}: {a.width}", a.why, remedy)
     if a.sectors and a.coalescing < FEW:
         yield Remark(
-            a.place, f"{a.what}: {a.sectors / max(1.0, a.requests):.1f} sectors for each request",
-            "neighbours in the tile lie apart in memory, or its rows begin within a sector: "
+            a.place, f"{a.what}: {a.sectors / max(1.0, a.requests):.1f} {unit}s for each request",
+            f"neighbours in the tile lie apart in memory, or its rows begin within a {unit}: "
             f"{100 * a.coalescing:.0f} % of what is fetched is used",
             "let the fastest dimension of the tile be the contiguous one of the array; transpose by `tl.trans`; "
             "aligned arrays and padded rows",

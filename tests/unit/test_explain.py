@@ -155,6 +155,9 @@ def test_memory_gives_whole_sectors(step, part, target):
     assert report.roofline.bytes_requested == 2 * 4 * 4096
     whole = 4 * 4096 * (part if target else step)  # a CPU's lines have 64 bytes
     assert report.roofline.bytes_of_memory == pytest.approx(whole + 4 * 4096, rel=0.01)
+    said = [x.what for x in report.remarks if "for each request" in x.what]
+    assert all(("sectors for" if target else "lines for") in x for x in said)
+    assert len(said) == (step > 1)
 
 
 @pytest.mark.parametrize("n", [32, 64])
