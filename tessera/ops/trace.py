@@ -38,7 +38,7 @@ TRACE_UNIT = 4  # words of a unit
 TRACE_TOGETHER = 2 * TRACE_UNIT - 1  # records of a unit at most: one half is its head
 TRACE_RUN = 2 * TRACE_TOGETHER  # records of a run at most
 TRACE_BEHIND = TRACE_UNIT  # words behind a ring
-TRACE_EVENTS = 1 << 16
+TRACE_EVENTS = 1 << 16  # an event has 16 bits of a record
 
 
 def _require_place(op: Op, place: Value) -> None:
