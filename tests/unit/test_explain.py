@@ -309,7 +309,7 @@ def test_a_narrow_access_says_why_and_what_to_do():
     assert "multiple_of" in found[0].remedy
 
 
-def test_rows_that_begin_within_a_sector_are_not_called_scattered_alone():
+def test_rows_that_begin_within_a_line_are_not_called_scattered_alone():
     """Sixteen neighbours of four bytes are in one line of 64 bytes, or in two."""
     memory = np.zeros(64, np.float32)
     first = -memory.ctypes.data % 64 // 4
@@ -318,7 +318,7 @@ def test_rows_that_begin_within_a_sector_are_not_called_scattered_alone():
         report = spread.explain(x, np.zeros(16, np.float32), STEP=1, BLOCK=16, grid=(1,))
         found = [r for r in report.remarks if r.what.startswith("load x")]
         assert bool(found) == remarked
-        assert all("begin within a sector" in r.reason and "aligned" in r.remedy for r in found)
+        assert all("begin within a line" in r.reason and "aligned" in r.remedy for r in found)
 
 
 def test_the_json_form_has_its_schema():
