@@ -50,7 +50,8 @@ def typical(fn: Call, ms: float) -> float:
 
 
 def builders(call: Call) -> list[Builder]:
-    """What predicts the times of the kernels that a call launches."""
+    """What predicts the times of the kernels that a call launches, once tuners have chosen."""
+    call()
     seen: list[LazyDict] = []
     with knobs.runtime.scope():
         knobs.runtime.launch_enter_hook = seen.append
