@@ -154,6 +154,18 @@ def scratch_beside(ops: Iterable[Op], num_warps: int, facts: object) -> int:
     return kept + once
 
 
+def bytes_around(loop: Loop, num_warps: int, facts: object) -> int:
+    """Return the bytes of shared memory that ops outside of a loop keep while it runs: buffers that are used in it or
+    behind it, tiles that the TMA unit may still read, and small scratch of a loop around it."""
+    func = next(op for op in loop.ancestors() if isinstance(op, FuncOp))
+    at = Positions(func)
+    during = Buffer(loop, 0, at.first[loop], at.last[loop])
+    found = [b for b in buffers_of(func, num_warps, facts) if b.meets(during)]
+    outside = [b for b in found if not any(op.is_inside(loop) for op in (b.op, *b.others))]
+    sizes = [(b.size * b.op.attrs.get("slots", 1), b.alignment) for b in outside]
+    return sum((size + alignment - 1) & -alignment for size, alignment in sizes)
+
+
 def _shared_by_copies(buffers: list[Buffer], num_warps: int) -> list[Buffer]:
     """Let `descriptor_store`s of equal tiles in different blocks, such as the parts of a split loop, share buffers.
     Each waits for the copies of the store before it, as it does for its own of the previous iteration."""

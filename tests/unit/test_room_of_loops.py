@@ -23,6 +23,21 @@ def three_results(a, b, c, d, o1, o2, o3, tiles, N: tl.constexpr):
         o3.store([t * N, 0], tl.dot(x, d.load([t * N, 0]), input_precision="tf32"))
 
 
+@tessera.jit
+def stores_around(a, b, o1, o2, o3, tiles, steps, N: tl.constexpr):
+    """Tiles that are stored by the TMA unit, which reads them while the inner loop runs again."""
+    cols = tl.arange(0, N)
+    for t in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        total = tl.zeros((N, N), tl.float32)
+        for k in range(0, steps * N, N):
+            x = tl.load(a + (t * N + cols)[:, None] * N + (k + cols)[None, :])
+            y = tl.load(b + (k + cols)[:, None] * N + cols[None, :])
+            total = tl.dot(x, y, total)
+        o1.store([t * N, 0], total.to(tl.float16))
+        o2.store([t * N, 0], (total * 2).to(tl.float16))
+        o3.store([t * N, 0], (total * 3).to(tl.float16))
+
+
 @pytest.mark.parametrize(("n", "slots"), [(32, 3), (64, 2)])
 def test_stores_of_the_tma_unit_take_room(
     n: int, slots: int, monkeypatch: pytest.MonkeyPatch
@@ -38,3 +53,20 @@ def test_stores_of_the_tma_unit_take_room(
     allocs = [op for op in parse_module(kernel.asm["gir"]).walk() if isinstance(op, LocalAllocOp)]
     tiles = [a.bytes // (4 * n * n) for a in allocs if a.bytes >= 4 * n * n]  # others are barriers
     assert tiles == [slots] * 4
+
+
+def test_stores_around_a_loop_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rings of three 128x128 buffers and three results are 294,912 bytes; an SM has 232,448."""
+    monkeypatch.setenv("TESSERA_STRICT", "1")
+    monkeypatch.setenv("TESSERA_DISABLE", "warp-specialize")
+    signature = {"a": "*fp16", "b": "*fp16"}
+    signature |= dict.fromkeys(("o1", "o2", "o3"), "tensordesc<fp16[128, 128]>")
+    signature |= {"tiles": "i32", "steps": "i32"}
+    source = ASTSource(
+        stores_around, signature, {"N": 128}, {(i,): [["tt.divisibility", 16]] for i in (0, 1)}
+    )
+    options = {"num_stages": 3, "num_warps": 4}
+    kernel = tessera.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    assert kernel.metadata.shared <= 232448
+    allocs = [op for op in parse_module(kernel.asm["gir"]).walk() if isinstance(op, LocalAllocOp)]
+    assert [a.bytes // 32768 for a in allocs if a.bytes >= 32768] == [2, 2]

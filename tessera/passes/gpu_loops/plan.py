@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from tessera import ops
-from tessera.analysis.allocation import scratch_beside
+from tessera.analysis.allocation import bytes_around, scratch_beside
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.loop_times import kinds_of
 from tessera.analysis.machines import MMA_ROW_BITS, SCHEDULERS, WARPGROUP
-from tessera.analysis.provenance import buffer_of
 from tessera.ir import Builder, Module, Op, pass_
 from tessera.ir.applications import Declined, apply
 from tessera.ops.roles import is_in_split
@@ -164,13 +164,16 @@ class _Plan:
             return slots + 1, True
         return slots, slots > (2 if shifts else 3)
 
+    @cached_property
+    def _around(self) -> int:
+        return bytes_around(self.loop, self.num_warps, self.facts)
+
     def _beside(self, streams: list[Stream]) -> int:
-        """Return the bytes of shared memory that the loop needs besides its rings."""
+        """Return the bytes of shared memory that are in use besides the loop's rings while it runs."""
         rings: set[Op] = {s.alloc for s in streams}
-        roots = [buffer_of(v).op for op in self.loop.walk() for v in (*op.operands, *op.results)]
-        others = {op for op in roots if isinstance(op, ops.LocalAllocOp) and op not in rings}
-        scratch = scratch_beside(self.loop.walk(), self.num_warps, self.facts)
-        return sum(op.bytes * op.attrs.get("slots", 1) for op in others) + scratch
+        allocs = [op for op in self.loop.walk() if isinstance(op, ops.LocalAllocOp)]
+        others = sum(op.bytes * op.attrs.get("slots", 1) for op in allocs if op not in rings)
+        return self._around + others + scratch_beside(self.loop.walk(), self.num_warps, self.facts)
 
     def _copy_within(self, last: ops.WgmmaOp, streams: list[Stream]) -> None:
         """Let copies be issued between two halves of the last MMA. The first half keeps the matrix unit busy during
