@@ -5,8 +5,8 @@ from __future__ import annotations
 from tessera.ops.arith import FloatUnary
 
 __all__ = [
-    "MATH_OPS", "AcosOp", "AsinOp", "AtanOp", "CeilOp", "CosOp", "CoshOp", "ErfOp", "Exp10Op", "Exp2Op",
-    "ExpOp", "Expm1Op", "FastCosOp", "FastLog2Op", "FastSinOp",
+    "MATH_OPS", "AcosOp", "AsinOp", "AtanOp", "CeilOp", "CosOp", "CoshOp", "ErfOp", "ErfinvRatioOp", "Exp10Op",
+    "Exp2Op", "ExpOp", "Expm1Op", "FastCosOp", "FastLog2Op", "FastRcbrtOp", "FastSinOp",
     "FloorOp", "Log10Op", "Log1pOp", "Log2Op", "LogOp", "RintOp", "RoundOp", "RsqrtOp",
     "SinOp", "SinhOp", "SqrtOp", "SqrtRnOp", "TanOp", "TanhOp", "TruncOp",
 ]  # fmt: skip
@@ -46,6 +46,14 @@ class Log1pOp(FloatUnary, opcode="log1p"):
 
 class FastLog2Op(FloatUnary, opcode="fast_log2"):
     """Logarithm to base 2, with an absolute error near 1 where a target has an instruction for it."""
+
+
+class FastRcbrtOp(FloatUnary, opcode="fast_rcbrt"):
+    """1 / cube root of a positive normal number, 0 or infinity, off by 4e-6 at most: a start for Newton's method."""
+
+
+class ErfinvRatioOp(FloatUnary, opcode="erfinv_ratio"):
+    """erfinv(y) / y for the y with 1 - y * y = x: infinite at 0."""
 
 
 class FastSinOp(FloatUnary, opcode="fast_sin"):

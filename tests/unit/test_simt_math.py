@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import mpmath
 import numpy as np
@@ -198,3 +199,23 @@ def test_floats_become_words_by_one_instruction():
     np.testing.assert_array_equal(unsigned, np.clip(whole, 0, 2**32 - 1).astype(np.uint32))
     assert kernel.count(r"cvt\.rzi\.[su]32\.f32") == 2
     assert kernel.count("setp") == 0
+
+
+def _of_normals(name: str) -> Compiled:
+    """A function of 512 positive numbers, four in a thread, on a GPU."""
+    types = {"x": "*fp32", "out": "*fp32", "F": C, "N": C}
+    return Compiled(apply_kernel, types, {"F": getattr(libdevice, name), "N": 512})
+
+
+@pytest.mark.parametrize("name", ["erfinv", "erfcinv"])
+def test_the_tail_of_an_inverse_is_branched_around(name):
+    parts = re.split(r"\n\$L\w+:", _of_normals(name).ptx)
+    assert "rsqrt" not in parts[0]
+    assert sum("rsqrt" in part for part in parts) == 4
+
+
+@pytest.mark.parametrize("name", ["cbrt", "rcbrt"])
+def test_cube_roots_start_from_an_approximate_logarithm(name):
+    found = _of_normals(name)
+    assert found.count(r"lg2\.approx\.ftz") == found.count(r"ex2\.approx\.ftz") == 4
+    assert found.count(r"mul\.(wide|hi)") <= 2  # of addresses

@@ -105,6 +105,10 @@ class ElementBuilder(ABC):
     def beyond(self, name: str, t: dtype, args: Sequence[str], near: Near) -> str:
         """Return `near` where it is valid, and elsewhere the target's version for large arguments."""
 
+    def rarely(self, t: dtype, rare: str, usual: str, other: Callable[[], str]) -> str:
+        """Return `usual`, and where the i1 `rare` is set what `other` writes, which a target may branch around."""
+        return self.select(self.type(t), rare, other(), usual)
+
     def scale(self, q: str, n: str, within: str) -> str:
         """Return fp32 q * 2^n for any whole n, infinity and NaN, where the i1 `within` is set; elsewhere 0."""
         raise NotImplementedError

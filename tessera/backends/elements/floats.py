@@ -21,9 +21,10 @@ INTRINSICS = {
 
 APPROXIMATE = {
     "fast_log2": "log2",
+    "normal_log2": "log2",
     "fast_sin": "sin",
     "fast_cos": "cos",
-}  # and what they are elsewhere
+}  # and what they are elsewhere; `normal_log2` may take subnormal numbers for 0
 
 
 def function(name: str, *types: dtype) -> Callable[[Body], Body]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.backends.elements.builder import Body, ElementBuilder, Near
@@ -15,7 +15,7 @@ from tessera.dtypes import dtype, float32
 
 IN_PLACE = {  # of fp32
     "exp10", "expm1", "log", "log2", "log10", "log1p", "tanh", "sinh", "cosh", "erf", "sin", "cos", "tan", "asin",
-    "acos", "atan", "atan2", "pow", "fmod",
+    "acos", "atan", "atan2", "pow", "fmod", "fast_rcbrt", "erfinv_ratio",
 }  # fmt: skip
 FAR = 1 << 30  # smaller constants plus an index of the thread fit 32 bits
 
@@ -93,17 +93,20 @@ class Scalar(ElementBuilder):
 
     def beyond(self, name: str, t: dtype, args: Sequence[str], near: Near) -> str:
         """Emit a branch that calls the module's function `far_...`."""
-        w, type = self.w, llvm_type(t)
         found, far = near(self, list(args))
+        return self.rarely(t, far, found, lambda: evaluate(self, f"far_{name}", t, *args))
+
+    def rarely(self, t: dtype, rare: str, usual: str, other: Callable[[], str]) -> str:
+        w, type = self.w, llvm_type(t)
         before, slow, after = w.block, w.label("far"), w.label("near")
-        w.branch_if(far, slow, after)
+        w.branch_if(rare, slow, after)
         with w.scope():
             w.start(slow)
-            value = evaluate(self, f"far_{name}", t, *args)
+            value = other()
             last = w.block
             w.branch(after)
         w.start(after)
-        return w.emit(f"phi {type} [ {found}, %{before} ], [ {value}, %{last} ]")
+        return w.emit(f"phi {type} [ {usual}, %{before} ], [ {value}, %{last} ]")
 
     # --- conversions ----------------------------------------------------------------------------------------
     def narrowed(self, text: str, source: dtype, target: dtype, rounding: str) -> str | None:

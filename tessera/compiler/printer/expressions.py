@@ -36,6 +36,7 @@ PREDICATES = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">
 OF_TL = frozenset((
     "exp", "exp2", "log", "log2", "sin", "cos", "sqrt", "rsqrt", "erf", "floor", "ceil", "sqrt_rn",
 ))  # fmt: skip
+LIBDEVICE_NAMES = {name: f"{name}f" for name in ("fast_log2", "fast_sin", "fast_cos")}
 WIDE_FLOATS = (float32, float64)
 
 
@@ -224,7 +225,7 @@ def _math(op: Op, texts: Sequence[Text]) -> Text:
     if e not in WIDE_FLOATS or (op.opcode == "sqrt_rn" and e is float64):
         raise NoSource(f"the language has no {op.opcode} of {e}")
     room = "tl" if op.opcode in OF_TL else "libdevice"
-    name = f"{op.opcode}f" if op.opcode.startswith("fast_") else op.opcode  # libdevice's names
+    name = LIBDEVICE_NAMES.get(op.opcode, op.opcode)
     return called(f"{room}.{name}", [typed(t, e) for t in texts])
 
 

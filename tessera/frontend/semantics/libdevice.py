@@ -140,6 +140,8 @@ for _name in tl.UNARY:
     impl(getattr(tl, _name))(_unary(MATH_OPS[_name], _FLOATS, _name))
 for _name in tl.FAST:
     impl(getattr(tl, f"{_name}f"))(_unary(MATH_OPS[_name], (float32,), f"{_name}f"))
+for _name in tl.PARTS:
+    impl(getattr(tl, _name))(_unary(MATH_OPS[_name], (float32,), _name))
 impl(tl.isnan)(_unary(IsNanOp, _FLOATS, "isnan"))
 impl(tl.clz)(_unary(ClzOp, _INTS, "clz"))
 impl(tl.popc)(_unary(PopcOp, _INTS, "popc"))

@@ -34,6 +34,10 @@ from tessera.language.extra.libdevice_base import _bits, typed
 from tessera.language.extra.libdevice_bessel import *
 from tessera.language.extra.libdevice_integers import *
 from tessera.language.extra.libdevice_ops import *
+from tessera.language.extra.libdevice_ops import (
+    erfinv_ratio as erfinv_ratio,
+)  # printed kernels name it
+from tessera.language.extra.libdevice_ops import fast_rcbrt as fast_rcbrt
 from tessera.language.extra.libdevice_single import _rsqrt_single
 from tessera.language.extra.libdevice_special import *
 

@@ -70,6 +70,11 @@ FAST = {  # of fp32, by the op's name
     "fast_cos": "Cosine (fp32); on GPUs its error is 2**-20.5 at most within a half turn, and grows with |x|.",
 }
 fast_log2f, fast_sinf, fast_cosf = (_unary(f"{name}f", doc) for name, doc in FAST.items())
+PARTS = {  # of libdevice's functions of fp32, by the op's name
+    "fast_rcbrt": "1 / cube root of a positive normal number, 0 or infinity (fp32), off by 4e-6 at most.",
+    "erfinv_ratio": "erfinv(y) / y for the y with 1 - y * y = x (fp32).",
+}
+fast_rcbrt, erfinv_ratio = (_unary(name, doc) for name, doc in PARTS.items())
 
 
 @builtin

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tessera.dtypes import float32, int32, uint32
+from tessera.dtypes import float32, int32
 from tessera.language import arithmetic
 from tessera.language.arithmetic import exp2, fma, log, where
 from tessera.language.callable import library
 from tessera.language.extra import libdevice_tables as tables
 from tessera.language.extra.libdevice_base import INF, NAN, _limited, _poly, _with_sign
-from tessera.language.extra.libdevice_ops import fast_log2f, log1p, pow, rint
+from tessera.language.extra.libdevice_ops import (
+    erfinv_ratio,
+    fast_log2f,
+    fast_rcbrt,
+    log1p,
+    pow,
+    rint,
+)
 
 if TYPE_CHECKING:
     from tessera.language.kernel_typing import constexpr
@@ -85,32 +92,23 @@ def _rsqrt_single(x: tensor):
 
 # --- cube roots -------------------------------------------------------------------------------------------------
 @library
-def _rough_rcbrt(a: tensor):
-    """Return (r, a r r, what a r r r is short of 1) for r = 1 / cube root of a positive normal number, off by 3e-6: a
-    third of its bits, and a series of the error."""
-    third = arithmetic.umulhi(a.to(uint32, bitcast=True), 0x55555556)
-    r = (0x54A20000 - third).to(float32, bitcast=True)
-    gap = fma(-(a * r) * r, r, 1.0)
-    r = fma(r * gap, fma(gap, fma(gap, 0.17405583, 0.22347528), 0.33333132), r)
-    product = a * r * r
-    return r, product, fma(-product, r, 1.0)
-
-
-@library
 def _cbrt_single(x: tensor, reciprocal: constexpr):
+    """A step of Newton's method; what it makes of 0 and infinity is NaN."""
     # Nothing needs the size of x later: a GPU then scales it under a predicate, and has no instruction that selects.
     size = arithmetic.abs(x)
     tiny = size < 1.1754943508222875e-38
     a = where(tiny, size * 16777216.0, size)
-    r, root, gap = _rough_rcbrt(a)
+    r = fast_rcbrt(a)
+    root = a * r * r
+    gap = fma(-root, r, 1.0)
     if reciprocal:
         value = fma(r * gap, 0.3333333333333333, r)
         value = where(tiny, value * 256.0, value)
-        value = where(a == 0, INF, where(a == INF, 0.0, value))
+        value = where(value != value, r, value)
     else:
         value = fma(root * gap, 0.6666666666666666, root)
         value = where(tiny, value * 0.00390625, value)
-        value = where(a == INF, INF, value)
+        value = where(value != value, a, value)
     return _with_sign(value, x)
 
 
@@ -158,27 +156,13 @@ def _erfcx_single(x: tensor):
 
 @library
 def _erfinv_single(x: tensor):
-    """x times a polynomial of w = -log2(1 - x*x), as M. Giles proposed, or beyond w = 8 one of its root."""
-    w = -fast_log2f(fma(-x, x, 1.0))
-    t = arithmetic.rsqrt(w)
-    near = _poly(w - 4.0, tables.ERFINV_CENTRE_SINGLE)
-    far = w * t * _poly(t - 0.28125, tables.ERFINV_TAIL_SINGLE)
-    value = x * where(w < 8.0, near, far)
-    return where(arithmetic.abs(x) == 1.0, x * INF, value)
+    return x * erfinv_ratio(fma(-x, x, 1.0))
 
 
 @library
 def _erfcinv_single(z: tensor):
     """erfinv(1 - z), but 1 - (1 - z)**2 is z (2 - z)."""
-    x = 1.0 - z
-    rest = z * (2.0 - z)
-    w = -fast_log2f(rest)
-    t = arithmetic.rsqrt(w)
-    near = _poly(w - 4.0, tables.ERFINV_CENTRE_SINGLE)
-    middle = _poly(t - 0.28125, tables.ERFINV_TAIL_SINGLE)
-    tail = where(t > 0.2, middle, _poly(t - 0.140625, tables.ERFCINV_TAIL_SINGLE))
-    value = x * where(w < 8.0, near, w * t * tail)
-    return where(rest == 0, x * INF, value)
+    return (1.0 - z) * erfinv_ratio(z * (2.0 - z))
 
 
 @library

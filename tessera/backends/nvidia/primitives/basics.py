@@ -86,6 +86,10 @@ row(
 )  # fmt: skip
 row("exp2.float", (_F,), _F, "ex2.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.exp2)
 row("fast_log2.float", (_F,), _F, "lg2.approx.f32 $0, $1;", "=f,f", meaning=np.log2)
+row(
+    "normal_log2.float", (_F,), _F, "lg2.approx.ftz.f32 $0, $1;", "=f,f",
+    meaning=lambda x: np.log2(np.where(np.abs(x) < np.finfo(np.float32).tiny, np.abs(x) * 0, x)),
+)  # fmt: skip
 row("fast_sin.float", (_F,), _F, "sin.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.sin)
 row("fast_cos.float", (_F,), _F, "cos.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.cos)
 row(
