@@ -233,6 +233,9 @@ class Stepper:
         if op.loc is None:
             return
         if op.stops:
+            if isinstance(getattr(self.hook, "__self__", None), bdb.Bdb):
+                # A debugger that follows this thread starts anew, and would stop in its own code.
+                self.events.put(partial(sys.settrace, None))
             self.events.put(self.hook)
             return
         chain = [*self.outer, *op.loc.chain()]

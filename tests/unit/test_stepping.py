@@ -98,6 +98,16 @@ def test_breakpoints_at_lines_and_quit(tmp_path: Path):
     assert "BdbQuit" in said
 
 
+@pytest.mark.parametrize("pdb", [False, True], ids=["alone", "within pdb"])
+def test_next_passes_by_breakpoints_that_it_meets(pdb: bool, tmp_path: Path):
+    program = PROGRAM.replace("        total +=", "        breakpoint()\n        total +=")
+    commands = ["n"] * 8 + ["q"]
+    lines, said = stepped(tmp_path, *(["c"] if pdb else []), *commands, program=program, pdb=pdb)
+    assert "bdb.py(" not in said
+    assert {13, 14, 12} <= set(lines)
+    assert lines.count(14) == 2
+
+
 @pytest.mark.parametrize("command", ["c", "cont"])
 def test_continue_ends_the_kernel(tmp_path: Path, command: str):
     lines, said = stepped(tmp_path, *commands_of(command))
