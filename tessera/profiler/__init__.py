@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -36,7 +35,7 @@ class profile:
     `p.scope("name")`, or `tessera.profile.scope("name")` anywhere in the program, names a part of it; scopes nest, and
     take metrics as keyword arguments. What a kernel declares by `jit(launch_metadata=…)` (`bytes`, `flops`, `flops16`,
     `name`, …) gives rates. `counts=True` takes bytes and operations from `explain` for kernels that declare none, for
-    the first launch of each kernel and grid. Where torch's profiler runs, it sees CPU kernels by name.
+    the first launch of each kernel and grid.
 
     `print(p)` shows the tree; `p.launches` and `p.scopes` hold the records; `p.save("trace.json")` writes a trace for
     ui.perfetto.dev or chrome://tracing, `p.save("name.hatchet")` what proton's viewer reads. Without a profile launches
@@ -61,7 +60,7 @@ class profile:
         self.launches: list[Launch] = []
         self.scopes: list[Scope] = []
         self._raw: list[Raw] = []
-        self._begun: dict[int, tuple[int, Any, Any]] = {}  # by metadata: several threads may launch
+        self._begun: dict[int, tuple[int, Any]] = {}  # by metadata: several threads may launch
         self._hooks: tuple[Before, Callable[[LazyDict], None]] | None = None
         self._origin = time.perf_counter_ns()
         self._blocks, self._kernels = Blocks(), list[CompiledKernel]()  # of native launches
@@ -100,12 +99,10 @@ class profile:
 
     def timing(self, kernel: CompiledKernel, device: int) -> tuple[Block, int] | None:
         """Return where native launches of a kernel write their times, and its tag in rows; None if they need the
-        launch's metadata, or torch's scope."""
+        launch's metadata."""
         declares = getattr(getattr(kernel.src, "fn", None), "launch_metadata", None)
         backend = kernel.target.backend
         if declares is not None or self.counts or backend not in ("cpu", "cuda"):
-            return None
-        if backend == "cpu" and "torch.autograd.profiler" in sys.modules:
             return None
         self._kernels.append(kernel)
         events = backend == "cuda" and not self._by_cupti()
@@ -126,7 +123,7 @@ class profile:
 
     def enter(self, metadata: LazyDict) -> None:
         launch = metadata.launch
-        torch_scope = event = None
+        event = None
         if launch is not None and launch[0].target.backend == "cuda":
             stream = metadata.data["stream"]
             if not self._by_cupti():
@@ -136,18 +133,14 @@ class profile:
             else:
                 event = BY_CUPTI
                 self._devices.add(cuda.driver().current_device())
-        elif launch is not None:
-            torch_scope = _torch_scope(launch[0].name)
-        self._begun[id(metadata)] = (time.perf_counter_ns(), event, torch_scope)
+        self._begun[id(metadata)] = time.perf_counter_ns(), event
 
     def _leave(self, metadata: LazyDict) -> None:
         end = time.perf_counter_ns()
         begun = self._begun.pop(id(metadata), None)
         if begun is None:
             return  # another thread's launch, which began before the profile, or one that a graph captures
-        start, event, torch_scope = begun
-        if torch_scope is not None:
-            torch_scope.__exit__(None, None, None)
+        start, event = begun
         if metadata.launch is None:
             return
         kernel, grid, _ = metadata.launch
@@ -306,17 +299,6 @@ class Before:
 
     def __call__(self, metadata: LazyDict) -> None:
         self.profile.enter(metadata)
-
-
-def _torch_scope(name: str) -> Any:
-    """Begin a range of torch's profiler if it runs; never import torch."""
-    profiler = sys.modules.get("torch.autograd.profiler")
-    if profiler is None or not getattr(profiler, "_is_profiler_enabled", False):
-        return None
-    begin: Callable[[str], Any] = profiler.record_function
-    scope = begin(name)
-    scope.__enter__()
-    return scope
 
 
 def declared(metrics: Mapping[str, object]) -> dict[str, float]:

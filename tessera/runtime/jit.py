@@ -25,11 +25,10 @@ from tessera.runtime.arguments.specialize import constants_and_attrs
 from tessera.runtime.cache.disk import toolchain_fingerprint
 from tessera.runtime.cache.managers import kernel_cache
 from tessera.runtime.driver import Driver, driver, driver_named
-from tessera.runtime.launching import specialization_data
+from tessera.runtime.launching import hooks, specialization_data, torch_ranges
 from tessera.runtime.launching.async_compile import FutureKernel, active_mode
 from tessera.runtime.launching.binding import DeviceCaches, Prepared, launch_key, make_binder
 from tessera.runtime.launching.debuggers import lines_mode
-from tessera.runtime.launching.hooks import hook_arguments, hooked
 from tessera.runtime.launching.interface import KernelInterface
 from tessera.runtime.launching.mistakes import (
     call_with_names,
@@ -325,16 +324,7 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
         args = on.arguments(kernel, run_time)
         if kernel.module is None:
             kernel.load(on)
-        enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-        if not enter and not leave:
-            kernel.launcher(*grid, stream, *args)
-            return
-        metadata = kernel.launch_metadata(grid, stream, *values)
-        if enter:
-            enter(metadata)
-        kernel.launcher(*grid, stream, *args)
-        if leave:
-            leave(metadata)
+        hooks.launch(kernel, grid, stream, args, values)
 
     def _install(
         self, key: bytes | None, values: Any, prepared: Prepared, options: dict[str, Any], kernel: CompiledKernel,
@@ -350,7 +340,7 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
         start = on.native_start(kernel, device)
         if start is None:
             return
-        start = hooked(start, kernel, device)
+        start = hooks.hooked(start, kernel, device)
         path = self._unhooked if self.pre_run_hooks else self._fast
         if path is not None:
             path.install(
@@ -360,7 +350,10 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
                 options,
                 kernel,
                 start,
-                [place for fn in self._functions(values) for place in fn.places()],
+                [
+                    *(place for fn in self._functions(values) for place in fn.places()),
+                    *torch_ranges.places(kernel),
+                ],
             )
 
     def _functions(self, values: tuple[object, ...]) -> list[JITCallable]:
@@ -403,7 +396,7 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
             parsed = make_backend(target).parse_options(options)
         except UnknownOption as error:
             raise UnknownOption(error.name, [*self.arg_names, *error.known]) from None
-        about = hook_arguments(src, key, keys, options, parsed, target, device, warmup)
+        about = hooks.hook_arguments(src, key, keys, options, parsed, target, device, warmup)
         hook = knobs.runtime.jit_cache_hook
         if hook is not None and hook(**about, already_compiled=False):
             return None

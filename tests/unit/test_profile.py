@@ -331,11 +331,27 @@ def _environment():
     return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 
 
-def test_torch_sees_kernels_by_name():
+@pytest.mark.parametrize("first", [True, False], ids=["from the first launch on", "later"])
+def test_torch_sees_kernels_by_name_while_it_looks(first: bool):
     torch = pytest.importorskip("torch")
+
+    @tessera.jit
+    def shown(x, n, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x + at, 2.0 * tl.load(x + at, at < n), at < n)
+
+    if not first:
+        for _ in range(2):  # the second one by native code
+            run(shown)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        for _ in range(3):
+            run(shown)
+    assert [e.name for e in seen.events()].count("shown") == 3
+    run(shown)
     with (
         torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen,
-        tessera.profile(),
+        tessera.profile() as own,
     ):
-        run(plain)
-    assert "plain" in {e.name for e in seen.events()}
+        for _ in range(2):
+            run(shown)
+    assert [e.name for e in seen.events()].count("shown") == len(own.launches) == 2

@@ -91,11 +91,11 @@ MOST_LINES = {
     # and what is rare behind branches
     # of the functions of fp32 that were computed in fp64
     "compiler": 1970,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers
-    "runtime": 9750,  # docstrings of the host API have examples, too
+    "runtime": 9820,  # examples in docstrings of the host API; ranges for torch's profiler, which left `profiler`
     "compat": 1680,  # with proton's interface
     "tools": 3750,  # with the command `widths`, the reference by kind, and the page of graphs
     "testing": 400,
-    "profiler": 1390,  # a new part: `tessera.profile`
+    "profiler": 1375,  # a new part: `tessera.profile`
     "explain": 3620,  # a new part: `kernel.explain`, its page, and the reasons of `widths`, which left `tools`
     "graph": 22730,  # with what is saved for gradients, where launches are apart, checks of indices, checkpointed parts
     "torch": 100,

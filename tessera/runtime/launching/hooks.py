@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel
+from tessera.compiler.kernel import LazyDict
 from tessera.config import knobs
-from tessera.runtime.launching import specialization_data
+from tessera.runtime.launching import specialization_data, torch_ranges
 from tessera.runtime.native.fast_path import Start
 
 FLAGS = (
@@ -30,13 +31,20 @@ class JitFunctionInfo(NamedTuple):
     jit_function: Any
 
 
+def _is_plain(kernel: CompiledKernel) -> bool:
+    """Whether nothing is to be done around a launch."""
+    runtime = knobs.runtime
+    hooks = runtime.launch_enter_hook, runtime.launch_exit_hook
+    return not any(hooks) and not torch_ranges.recording(kernel)
+
+
 def hooked(start: Start, kernel: CompiledKernel, device: int) -> Start:
     """Let native launches do what the launch hooks ask for: fill rows of times, if the only hook has `timing(kernel,
     device)` and that gives a place and a tag for this kernel; else call the hooks."""
-    before, after = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-    if not before and not after:
+    if _is_plain(kernel):
         return start
-    if len(before.calls) == len(after.calls) == 1:
+    before, after = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    if len(before.calls) == len(after.calls) == 1 and not torch_ranges.recording(kernel):
         timing = getattr(before.calls[0], "timing", None)
         found = timing(kernel, device) if timing is not None else None
         if found is not None:
@@ -46,20 +54,44 @@ def hooked(start: Start, kernel: CompiledKernel, device: int) -> Start:
 
 
 def around(kernel: CompiledKernel) -> tuple[Callable[..., Any], Callable[[Any], None]]:
-    """Wrap the launch hooks for native code: (grid, stream, values) → metadata before, metadata after a launch."""
+    """Wrap the launch hooks and the range of torch's profiler: (grid, stream, values) → what the second function, which
+    is called after the launch, needs."""
     before, after = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    shown = torch_ranges.recording(kernel)
 
-    def enter(gx: int, gy: int, gz: int, stream: int, *values: object) -> Any:
+    def enter(
+        gx: int, gy: int, gz: int, stream: int, *values: object
+    ) -> tuple[LazyDict, torch_ranges.Range | None]:
         metadata = kernel.launch_metadata((gx, gy, gz), stream, *values)
         if before:
             before(metadata)
-        return metadata
+        return metadata, torch_ranges.begin(kernel) if shown else None
 
-    def leave(metadata: object) -> None:
+    def leave(begun: tuple[LazyDict, torch_ranges.Range | None]) -> None:
+        metadata, scope = begun
+        if scope is not None:
+            scope.__exit__(None, None, None)
         if after:
             after(metadata)
 
     return enter, leave
+
+
+def launch(
+    kernel: CompiledKernel,
+    grid: tuple[int, int, int],
+    stream: int,
+    args: Iterable[object],
+    values: Iterable[object],
+) -> None:
+    """Launch a kernel with its run-time arguments. `values`: those of the call, which hooks see."""
+    if _is_plain(kernel):
+        kernel.launcher(*grid, stream, *args)
+        return
+    enter, leave = around(kernel)
+    begun = enter(*grid, stream, *values)
+    kernel.launcher(*grid, stream, *args)
+    leave(begun)
 
 
 def hook_arguments(
