@@ -54,7 +54,9 @@ def bash() -> str:
 
 
 def zsh() -> str:
-    return f"autoload -U +X bashcompinit && bashcompinit\n{bash()}"
+    # A configuration without zsh's own completions has no `compdef`, which `complete` of bashcompinit calls.
+    start = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }"
+    return f"{start}\nautoload -U +X bashcompinit && bashcompinit\n{bash()}"
 
 
 def fish() -> str:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
+import shutil
+import signal
 import subprocess
 import sys
+import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -241,6 +247,68 @@ def test_completions(shell: str, capsys: pytest.CaptureFixture[str]):
             ["bash", "-c", f"{text}\n{words}"], capture_output=True, text=True, check=True
         )
         assert ran.stdout.split() == ["bash", "zsh", "fish", "--help"]  # and no files
+
+
+def printed(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A file with the completions for a shell that is installed."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    assert main(["completions", shell]) == 0
+    path = tmp_path / "completions"
+    path.write_text(capsys.readouterr().out)
+    return path
+
+
+def test_completions_in_fish(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = printed("fish", tmp_path, capsys)
+    (tmp_path / "add.py").touch()
+
+    def completed(line: str) -> list[str]:
+        ran = subprocess.run(
+            ["fish", "--no-config", "-c", f"source {path}; complete -C '{line}'"],
+            capture_output=True, text=True, check=True, cwd=tmp_path, env=os.environ | {"HOME": str(tmp_path)},
+        )  # fmt: skip
+        return [row.partition("\t")[0] for row in ran.stdout.splitlines()]
+
+    assert completed("tessera cac") == ["cache"]
+    assert completed("tessera cache pr") == ["prune"]
+    assert completed("tessera tune --pl") == ["--plot"]
+    assert completed("tessera run ad") == ["add.py"]
+    assert sorted(completed("tessera completions ")) == ["bash", "fish", "zsh"]  # and no files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["", "autoload -Uz compinit; compinit -u; "])
+def test_completions_in_zsh(start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = printed("zsh", tmp_path, capsys)
+    (tmp_path / "add.py").touch()
+    done = tmp_path / "done"
+    setup = f"{start}source {path}; tessera() {{ print -r -- $* >> {done}; }}; print rea''dy"
+    keys = ["tessera cac\t pru\t\r", "tessera tune --pl\t\r", "tessera run ad\t\r"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execvpe("zsh", ["zsh", "-f", "-i"], os.environ | {"HOME": str(tmp_path), "TERM": "dumb"})
+    shown = b""
+
+    def send(typed: str, finished: Callable[[], bool]) -> None:
+        nonlocal shown
+        os.write(terminal, typed.encode())
+        until = time.monotonic() + 60
+        while not finished():
+            assert time.monotonic() < until, shown
+            if select.select([terminal], [], [], 0.05)[0]:
+                shown += os.read(terminal, 1 << 16)
+
+    try:
+        send(f"{setup}\r", lambda: b"ready" in shown)
+        for count, typed in enumerate(keys, 1):
+            send(typed, lambda n=count: done.exists() and done.read_text().count("\n") >= n)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+    assert done.read_text().splitlines() == ["cache prune", "tune --plot", "run add.py"]
 
 
 TIR = """
