@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,9 @@ def test_answer(mistake: Mistake):
         assert found.host_line() == line
         return
     assert found.remedy  # none without one
+    printed = "".join(traceback.format_exception(found.raised))
+    causes = re.split(r"\n(?:The above|During handling of the above) exception.*\n", printed)[:-1]
+    assert all(str(found.path) in cause for cause in causes)  # they have frames of the user's
     if found.loc is None:
         assert found.host_line() == line
         assert found.library_frames() <= LIBRARY_FRAMES

@@ -192,7 +192,7 @@ class Autotuner(Wrapper):
             if name not in self.arg_names and name not in OPTIONS:
                 near = suggestion(name, self.arg_names) or f"there are {', '.join(self.arg_names)}"
                 text = f"{self.__name__} has no parameter {name!r}, which a config sets"
-                raise InvalidTuning(text, help=near)
+                raise InvalidTuning(text, help=near) from None
 
     def _choose(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Config:
         if len(self.configs) == 1:

@@ -193,7 +193,7 @@ def _explaining(bind: Callable[..., R], fn: JITCallable) -> Callable[..., R]:
             explained = mismatch(fn.__name__, names, required, args, kwargs, known, str(error))
             if explained is None:
                 raise
-            raise explained from error
+            raise explained from None
 
     return bind_explaining
 
