@@ -15,6 +15,7 @@ import tessera.language as tl
 from tessera.config import knobs
 from tessera.errors import NotFinite, OutOfBounds, ProgramRace, TesseraError
 from tessera.explain.failures import page
+from tests.browser_kit import brightness, browse, needs_browser
 
 
 @tessera.jit
@@ -131,3 +132,20 @@ def test_a_knob_writes_the_page(tmp_path: Path):
     assert any("page.html" in note for note in error.notes)
     assert unwritten.message == error.message
     assert unwritten.notes[-1].endswith("No such file or directory")
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_page_in_a_browser(tmp_path: Path):
+    error = failure(roots, (1,), np.array([1, -1, 4, -4] * 4, np.float32), BLOCK=16)
+    path = error.save(tmp_path / "failure.html")
+    document = browse(path, "--dump-dom")
+    assert "8 of the elements of a tile of 16 fail" in document
+    assert document.count('<rect class="bad') == 8
+    found: list[float] = []
+    for theme in ("light", "dark"):
+        shown, picture = tmp_path / f"{theme}.html", tmp_path / f"{theme}.png"
+        shown.write_text(path.read_text().replace("<html ", f'<html data-theme="{theme}" '))
+        browse(shown, f"--screenshot={picture}")
+        found.append(brightness(picture.read_bytes()))
+    assert found[0] > 200 > 60 > found[1]
