@@ -24,6 +24,7 @@ PYTHON_BUILTINS: dict[str, Any] = {
         "len", "list", "range", "float", "int", "isinstance", "getattr", "hasattr", "print", "min", "max", "breakpoint"
     )
 }  # fmt: skip
+_FIXED = "sequences in a kernel do not change; `xs = xs + (x,)` in a `tl.static_range` loop makes a longer one"
 _OWN_PACKAGES = ("tessera", "triton")
 _FREE_KINDS = (
     ModuleType, JITCallable, Builtin, ConstexprFunction, constexpr, dtype, pointer_type, block_type
@@ -113,11 +114,8 @@ def attribute(fe: FrontEnd, obj: object, name: str, node: ast.expr | None = None
         if name == "value":  # of a constexpr parameter that holds a dtype, None or a function
             return obj
         shown = "" if node is None else ast.unparse(node)
-        remedy = _UNCHANGING if isinstance(obj, tl_tuple) else unknown_attribute(obj, name, shown)
+        remedy = _FIXED if isinstance(obj, tl_tuple) else unknown_attribute(obj, name, shown, fe)
         raise UnknownName(f"{_what(obj)} has no attribute {name!r}", help=remedy) from None
-
-
-_UNCHANGING = "sequences in a kernel do not change; `xs = xs + (x,)` in a `tl.static_range` loop makes a longer one"
 
 
 def _what(obj: object) -> str:

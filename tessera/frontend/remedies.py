@@ -27,6 +27,7 @@ from tessera.language.values import (
     tensor,
 )
 
+OF_TENSORS = ("to", "dtype", "shape", "type", "numel", "T")  # beside METHODS
 UNASSIGNED = "assign it before this line, or make it a parameter of the function"
 LONGEST_FIRST_LINE = 120  # characters of a docstring's first sentence that a help line repeats
 
@@ -45,10 +46,16 @@ def unknown_variable(name: str, known: list[str], frame: Frame) -> str:
     return suggestion(name, known) or UNASSIGNED
 
 
-def unknown_attribute(obj: object, name: str, shown: str) -> str:
+def unknown_attribute(obj: object, name: str, shown: str, fe: FrontEnd) -> str:
     """Return the help line for an attribute that `obj`, written `shown` in the kernel, lacks."""
     if isinstance(obj, tensor):
         return _unknown_method(name, shown)
+    if isinstance(obj, int | float) and shown and (name in METHODS or name in OF_TENSORS):
+        made = f"a number known at compile time is no tensor: write `tl.to_tensor({shown}).{name}`"
+        at = fe.frame
+        if at.is_kernel and shown in at.function.arg_names and shown not in at.constant:
+            made += f"; an argument of 1 is one but for `@jit(do_not_specialize=[{shown!r}])`"
+        return made
     known = [n for n in dir(obj) if not n.startswith("_")]
     if isinstance(obj, tensor_descriptor):
         known += DESCRIPTOR_METHODS
@@ -67,7 +74,7 @@ def unknown_attribute(obj: object, name: str, shown: str) -> str:
 def _unknown_method(name: str, shown: str) -> str:
     if name in METHODS_ELSEWHERE:
         return METHODS_ELSEWHERE[name]
-    near = suggestion(name, [*METHODS, "to", "dtype", "shape", "type", "numel", "T"])
+    near = suggestion(name, [*METHODS, *OF_TENSORS])
     listed = f"the language reference has the methods of tiles; type and extents: `{shown}.dtype` and `{shown}.shape`"
     return near or listed
 

@@ -69,6 +69,7 @@ CASES = [
     inside("a kernel for an array", "x + i", "add[(1,)](add, out, 16, BLOCK=16)", "type-mismatch", "pass an array"),
     launch("a file of IR that does not exist", "«tessera.compile('none.tir')»", "FileNotFoundError", "TESSERA_KERNEL_DUMP=1"),
     launch("a string for a target", "«add.explain(x, out, 16, BLOCK=16, grid=(1,), target='sm_80')»", "launch-option", 'GPUTarget("cuda", 80, 32)'),
+    in_program("an argument of 1, converted", "@tessera.jit\ndef k(out, step):\n    tl.store(out, «step.to»(tl.float32))\n\n\nk[(1,)](out, 1)\n", "unknown-name", "do_not_specialize=['step']"),
     inside("None for an array", "x + i", "add[(1,)](None, out, 16, BLOCK=16)", "type-mismatch", "`x`"),
     launch("an array of objects", "«add[(1,)](np.array([None] * 16), out, 16, BLOCK=16)»", "argument-type", "astype"),
     launch("an array of strings", "«add[(1,)](np.array(['a'] * 16), out, 16, BLOCK=16)»", "argument-type", "astype"),

@@ -19,6 +19,7 @@ CASES = [
     in_kernel("a method of NumPy's arrays", "y = «t.astype»(tl.float16)", "unknown-name", "x.to(dtype)"),
     in_kernel("the size of a tile as in torch", "m = «t.size»(0)", "unknown-name", "x.shape[0]"),
     in_kernel("the mean of a tile", "y = «t.mean»()", "unknown-name", "tl.sum"),
+    in_kernel("a method of a number that is known", "y = «BLOCK.to»(tl.float32)", "unknown-name", "`tl.to_tensor(BLOCK).to`"),
     in_kernel("the transpose of a tile as in torch", "y = «t.t»()", "unknown-name", "tl.trans"),
     in_kernel("a tile of ones", "y = «tl.ones»((BLOCK,), tl.float32)", "unknown-name", "tl.full"),
     in_kernel("a tile without values", "y = «tl.empty»((BLOCK,), tl.float32)", "unknown-name", "tl.zeros"),
