@@ -7,6 +7,7 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tessera.backends.elf import sections
 from tessera.backends.line_table import line_rows
@@ -67,9 +68,8 @@ def cubin_by_line(cubin: bytes, kernel: str, live: Mapping[int, int]) -> ByLine:
         return {}
     rows = [r for r in line_rows(table.data) if r[0] < len(code.data)]
     found: ByLine = {}
-    for (start, file, line), following in zip(rows, [*rows[1:], None], strict=True):
-        end = len(code.data) if following is None else following[0]
-        for at in range(start, max(start, end), INSTRUCTION):
+    for (start, file, line), (end, *_) in pairwise([*rows, (len(code.data), "", 0)]):
+        for at in range(start, end, INSTRUCTION):
             opcode = struct.unpack_from("<Q", code.data, at)[0] & OPCODE_BITS
             code_of_line = found.setdefault((file, line), LineCode())
             code_of_line.note(KINDS.get(opcode), live.get(at, 0))

@@ -12,9 +12,11 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
+from tessera.backends.elf import sections
 from tessera.compiler import ASTSource, compile
 from tessera.compiler.kernel import CompiledKernel
 from tessera.config import knobs
+from tessera.explain.machine_code import cubin_by_line
 
 CUDA, CPU = GPUTarget("cuda", 90, 32), GPUTarget("cpu", "avx2", 1)
 
@@ -103,6 +105,15 @@ def test_the_knob_leaves_them_out() -> None:
     assert with_lines.hash != without.hash
     assert len(without.asm["cubin"]) < len(with_lines.asm["cubin"])
     assert instructions(with_lines) == instructions(without)
+
+
+def test_a_table_in_another_version_tells_nothing() -> None:
+    """Tools of other releases may write tables that are not read: reports then tell lines of PTX."""
+    cubin = compiled().asm["cubin"]
+    assert cubin_by_line(cubin, "kernel", {})
+    (table,) = [s for s in sections(cubin) if s.name == ".debug_line"]
+    newer = table.data[:4] + (5).to_bytes(2, "little") + table.data[6:]
+    assert cubin_by_line(cubin.replace(table.data, newer), "kernel", {}) == {}
 
 
 def places_at(llir: str, instruction: str) -> set[str]:
