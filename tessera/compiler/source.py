@@ -12,7 +12,8 @@ from typing import Any
 
 from tessera.backends.compiler import Options
 from tessera.errors import CompilationError, LaunchError
-from tessera.ir import Module, parse_module
+from tessera.ir import Module, parse_module, unpack_locations
+from tessera.ir.locations import Packed
 from tessera.language.callable import JITCallable
 from tessera.language.captures import fingerprint
 
@@ -140,15 +141,19 @@ class IRSource:
 
 
 class TextSource:
-    """The front end's output as text, from which another process compiles a kernel."""
+    """The front end's output as text, from which another process compiles a kernel; `locations`: what the text lacks,
+    by `pack_locations`."""
 
     ext = "tir"
 
-    def __init__(self, ir: str, name: str, text: str):
-        self.ir, self.name, self.text = ir, name, text
+    def __init__(self, ir: str, name: str, text: str, locations: Packed | None = None):
+        self.ir, self.name, self.text, self.locations = ir, name, text, locations
 
     def hash(self) -> str:
         return hashlib.sha256(self.ir.encode()).hexdigest()
 
     def make_ir(self, options: Options) -> Module:
-        return parse_module(self.ir)
+        module = parse_module(self.ir)
+        if self.locations is not None:
+            unpack_locations(module, self.locations)
+        return module

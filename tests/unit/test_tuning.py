@@ -246,6 +246,8 @@ def test_workers_make_the_same_kernels():
         here, about = compile_stages(source(scale, BLOCK=16), backend, options, "k")
         there, told = workers.run_stages(source(scale, BLOCK=16), backend, options, "k")
         assert here["object"] == there["object"]
+        assert here["llir"] == there["llir"]  # its comments name lines
+        assert "test_tuning.py:" in there["llir"]
         assert {**about, "timings": 0} == {**told, "timings": 0}
         with pytest.raises(tessera.CompilationError):
             workers.run_stages(source(scale, BLOCK=17), backend, options, "k")

@@ -27,7 +27,7 @@ from tessera.compiler import TextSource, compile_stages, make_backend
 from tessera.config import knobs
 from tessera.config.budget import check_budget, remaining_seconds
 from tessera.errors import InternalError
-from tessera.ir import Module, print_module
+from tessera.ir import Module, pack_locations, print_module
 from tessera.utilities import PACKAGE
 
 START = "from tessera.runtime.autotuner.compile_workers import main; main()"
@@ -120,18 +120,19 @@ class CompileWorkers(Executor):
         """Do what compile_stages does, with the stages after the front end in a worker; in this process if that
         dies."""
         limit = self.shared_limits.get(backend.name)
-        if isinstance(src, TextSource):
-            text, source = src.ir, src.text
-        else:
+        sent: object = src
+        if not isinstance(src, TextSource):
             with self._front_end:
                 module = src.make_ir(options)
-                text = print_module(module) if isinstance(module, Module) else None
-            source = src.fn.src
-        if text is None:
+                if isinstance(module, Module):
+                    text, places = print_module(module), pack_locations(module)
+                    sent = TextSource(text, src.name, src.fn.src, places)
+        if not isinstance(sent, TextSource):
             return compile_stages(src, backend, options, key, limit)
         target = backend.target
         job = {
-            "ir": text, "name": src.name, "text": source, "target": (target.backend, target.arch, target.warp_size),
+            "ir": sent.ir, "name": sent.name, "text": sent.text, "locations": sent.locations,
+            "target": (target.backend, target.arch, target.warp_size),
             "options": {k: v for k, v in asdict(options).items() if k != "target"}, "key": key, "limit": limit,
             "environment": {k: v for k, v in os.environ.items() if k.startswith(PREFIXES)},
         }  # fmt: skip
@@ -204,7 +205,7 @@ def _compile(job: dict[str, Any]) -> StageOutputs:
     os.environ.update(job["environment"])
     knobs.refresh()
     backend = make_backend(GPUTarget(*job["target"]))
-    source = TextSource(job["ir"], job["name"], job["text"])
+    source = TextSource(job["ir"], job["name"], job["text"], job["locations"])
     return compile_stages(
         source, backend, Options(**job["options"], target=backend.target), job["key"], job["limit"]
     )
