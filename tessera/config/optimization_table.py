@@ -352,6 +352,11 @@ CPU = (
         f"tests/unit/test_cpu_mask_ends.py, {KERNELS}", unit="loop",
     ),
     _row(
+        "scan-stores", "cpu", "stores what a scan gives in the scan's own loop, without a buffer in between",
+        "nothing else needs the results or has an effect in between; the launch checks that the arrays do not overlap",
+        "backends/cpu/scan_stores.py `joined`", "tests/unit/test_cpu_scans.py", unit="op",
+    ),
+    _row(
         "plain-atomics", "cpu", "changes memory without atomic instructions, and a vector at a time where addresses are consecutive, in launches that run in one thread",
         "no other kernel with atomics runs in this process, none starts before this one has ended, and this one waits for nobody; scope \"sys\" keeps atomic instructions", "backends/cpu/exclusive.py", f"tests/unit/test_cpu_atomics.py, tests/lang/test_memory.py, {KERNELS}", unit="op",
     ),

@@ -175,8 +175,12 @@ def scanned(x, out, n, OTHER: tl.constexpr, HOW: tl.constexpr, B: tl.constexpr):
 
 @pytest.mark.parametrize("how", ["sum", "max", "reverse", "maps", "chosen"])
 @pytest.mark.parametrize("other", [0.0, 1.0, -2.0])
-def test_scans_of_what_masks_leave_out(how: str, other: float):
+@pytest.mark.parametrize("off", ["", "scan-stores"])
+def test_scans_of_what_masks_leave_out(
+    how: str, other: float, off: str, monkeypatch: pytest.MonkeyPatch
+):
     """All results are stored: those behind the end count what was not read, too."""
+    monkeypatch.setattr(knobs.compilation, "disable", off)
     for n in BOUNDS:
         x, out = floats(B, seed=n & 7) * 0.5, np.zeros(B, np.float32)
         agree(scanned, (1,), x, out, n, OTHER=other, HOW=how, B=B, rtol=1e-4, atol=1e-4)
@@ -238,7 +242,7 @@ def test_the_optimisation_can_be_left_out(kernel: Any, arch: str):
     texts: list[str] = []
     kinds = {"x": "*fp32", "out": "*fp32", "n": "i32"}
     constants = {"OTHER": 0.0, "HOW": "sum", "B": B} if kernel is not rows else {"B": B}
-    for off in ("", "mask-ends"):
+    for off in ("scan-stores", "scan-stores,mask-ends"):
         with knobs.scope():
             knobs.compilation.disable = off
             source = ASTSource(kernel, kinds | dict.fromkeys(constants, "constexpr"), constants)

@@ -73,7 +73,7 @@ MAX_FUNCTION_LINES = 61
 # that when SLACK lines are saved); who adds a feature makes room for it, or raises the number and gives a reason.
 MOST_LINES = {
     "errors": 680,  # with the form for programs, and classes for mistakes of host code
-    "config": 1580,  # with the names of all optimisations
+    "config": 1590,  # with the names of all optimisations
     "knobs": 100,
     "dtypes": 400,
     "ir": 1980,  # with the names of all passes, former ones, too
@@ -87,7 +87,7 @@ MOST_LINES = {
     # and checks of races
     "frontend": 7880,  # each of about 250 errors tells its remedy; names of other libraries have a table
     "interp": 2350,  # with parts of inverse functions, frames that show its lines to debuggers
-    "backends": 25600,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, ends of masks
+    "backends": 25900,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, stores of scans
     # and what is rare behind branches
     # of the functions of fp32 that were computed in fp64
     "compiler": 1970,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers

@@ -200,7 +200,7 @@ def _each_element(
     """Emit `step(operands)` for each element where `mask` is true; its return value is the element's result. `plain`:
     the op, if it has a form without atomic instructions, between which the program chooses."""
     all_values = [*values, *([mask] if mask is not None else [])]
-    flush(lo, op, all_values, values[0], repeats=True)
+    flush(lo, op, all_values, [values[0]], repeats=True)
     t = elem_of(op.result.type)
     if not isinstance(op.result.type, TileType):
         _one_element(lo, op, values, mask, step, plain)

@@ -86,8 +86,8 @@ def needed_after(
         for user, _ in x.uses:
             if user not in lo.position:
                 continue
-            if user in lo.chained:  # runs together with the dot that it feeds
-                waits = [user.results[0]]
+            if user in lo.chained:  # runs together with the dot or store that it feeds
+                waits = list(user.results)
             elif type(user) in EVALUATORS and isinstance(user.results[0].type, TileType):
                 waits = [r for r in user.results if lo.lazy(r)]
             elif position_of(lo, user) > position:

@@ -37,6 +37,9 @@ from tessera.ops import memory, tile
 # --- stores -------------------------------------------------------------------------------------------------
 @executes(memory.StoreOp)
 def _store(lo: Lowering, op: memory.StoreOp) -> None:
+    if op in lo.joined:
+        lo.joined[op]()
+        return
     values = [v for v in (op.ptr, op.value, op.mask) if v is not None]
     elem = elem_of(op.value.type)
     if not isinstance(op.ptr.type, TileType):
@@ -45,7 +48,7 @@ def _store(lo: Lowering, op: memory.StoreOp) -> None:
         store_at(lo, lo.scalar(op.ptr), elem, lo.scalar(op.value), mask, 1)
         lo.memory_changed()
         return
-    flush(lo, op, values, op.ptr)
+    flush(lo, op, values, [op.ptr])
     prepare(lo, values, op)
     lanes = _lanes(lo, op)
     plan = nest(lo, shape_of(op.ptr.type), contiguous_dimension(lo, op.ptr), lanes)

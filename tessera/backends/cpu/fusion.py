@@ -301,16 +301,16 @@ def flush(
     lo: Lowering,
     op: Op,
     direct: Iterable[Value] = (),
-    address: Value | None = None,
+    addresses: Collection[Value] = (),
     repeats: bool = False,
 ) -> None:
     """Execute the loads that the write `op` would overtake. `direct`: what its own loop computes at the index that it
-    writes; loads in there may stay lazy. `repeats`: it may write an element several times."""
-    inside = _direct_loads(lo, direct)
+    writes, to `addresses`; loads in there may stay lazy. `repeats`: it may write an element several times."""
+    inside = _direct_loads(lo, direct if addresses else ())
     for v in list(lo.pending):
         if v not in lo.buffers and needed_after(lo, v, lo.position[op] - 1):
             later = needed_after(lo, v, lo.end[op])
-            if later or v not in inside or not may_fuse(lo, v, address, repeats):
+            if later or v not in inside or not all(may_fuse(lo, v, x, repeats) for x in addresses):
                 materialise(lo, v, op)
                 remarks.kept_before_store(lo, v, op, later)
         del lo.pending[v]

@@ -162,14 +162,14 @@ class Lowering(Coordinates):
         self.position: dict[Op, int] = {}
         self.end: dict[Op, int] = {}
         self.block: Block | None = None
-        self.buffer_blocks: dict[
-            Value, Block | None
-        ] = {}  # the block that has filled a buffer, by value
+        # The block that has filled a buffer, by value.
+        self.buffer_blocks: dict[Value, Block | None] = {}
         self.carried: set[Value] = set()  # loop arguments: their buffers belong to the loop
-        self.zero_start: dict[
-            Value, str
-        ] = {}  # carried accumulators: i1, whether they count as zero
-        self.chained: dict[Op, None] = {}  # dots that run together with a later one
+        # Of carried accumulators: i1, whether they count as zero.
+        self.zero_start: dict[Value, str] = {}
+        # Dots that run together with a later one, scans with a later store.
+        self.chained: dict[Op, None] = {}
+        self.joined: dict[Op, Callable[[], None]] = {}  # stores that a scan's loop does
         # For each lazy tile, how many ops lie between it and the buffers that it is computed from.
         self.depth: dict[Value, int] = {}
         # Dots whose operands are packed now, to be multiplied later.

@@ -38,6 +38,11 @@ def start(lo: Lowering, op: CombineOp) -> int:
     if op.all_effects() & Effect.WRITE:
         flush(lo, op)
     prepare(lo, op.inputs, op)
+    return combined_at_once(lo, op)
+
+
+def combined_at_once(lo: Lowering, op: CombineOp) -> int:
+    """Return the largest number of lanes that a reduction or scan may combine at once."""
     obstacle = _obstacle(op)
     if obstacle is not None:
         remarks.one_at_a_time(lo, op, obstacle)
@@ -325,8 +330,8 @@ def _combine_masked(
         end.fill([b for v, b in lo.memo_buffers.items() if v in lo.memo_filled], lanes)
 
 
-def _vectors(lo: Lowering, op: ReduceOp, shape: tuple[int, ...], width: int) -> int:
-    """Return how many vectors side by side to reduce vertically: several read whole cache lines of a row one after
+def vectors(lo: Lowering, op: CombineOp, shape: tuple[int, ...], width: int) -> int:
+    """Return how many vectors side by side to combine vertically: several read whole cache lines of a row one after
     another, and their sums do not wait for one another."""
     last = len(shape) - 1
     if op.axis == last or width == 1 or shape[last] < 2 * width or len(op.inputs) > 2:
@@ -347,7 +352,7 @@ def _vertical(
 ) -> None:
     """Reduce with vectors over the other dimensions, which are combined along the axis one after another."""
     length, axis = shape[op.axis], op.axis
-    plan = nest(lo, rest, lanes=width * _vectors(lo, op, shape, width))
+    plan = nest(lo, rest, lanes=width * vectors(lo, op, shape, width))
     cell = Registers(lo, op, plan.lanes)
 
     def body(at: Point) -> None:

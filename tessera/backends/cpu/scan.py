@@ -1,41 +1,82 @@
 """Lowers scans by user-written combine regions: along the vector's dimension in log2 steps per vector, with a carry
-from vector to vector; along another dimension the vectors cover the remaining ones and combine vertically.
+from vector to vector; along another dimension the vectors cover the remaining ones and combine vertically. What stores
+need of the results they get vector by vector (scan_stores.py), other ops in buffers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from tessera.backends.cpu import remarks
 from tessera.backends.cpu.fusion import finish_memo_buffers, masks_of
 from tessera.backends.cpu.llvm_text import scalar_type
-from tessera.backends.cpu.loops import UNROLL, Nest, each, nest, split_bound
-from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
+from tessera.backends.cpu.loops import (
+    UNROLL,
+    Nest,
+    each,
+    first_end,
+    nest,
+    prefix_masks,
+    split_bound,
+)
+from tessera.backends.cpu.lowering import Lowering, executes, make
 from tessera.backends.cpu.mask_ends import settling
-from tessera.backends.cpu.reduce import Group, Registers, combine, group_at, shuffled, start
+from tessera.backends.cpu.reduce import (
+    Group,
+    Registers,
+    combine,
+    combined_at_once,
+    group_at,
+    shuffled,
+    start,
+    vectors,
+)
 from tessera.backends.cpu.row_prefetch import prefetch, prefetched_rows
+from tessera.backends.cpu.scan_stores import Stores, give_up, joined, wait
 from tessera.backends.cpu.values import Coord, Point, Val, point
 from tessera.ir import elem_of, shape_of
+from tessera.ir.applications import apply
 from tessera.ops import ScanOp
 
 
 @executes(ScanOp)
 def _scan(lo: Lowering, op: ScanOp) -> None:
-    width = start(lo, op)
-    shape = shape_of(op.inputs[0].type)
-    out = [lo.allocate(elem_of(v.type), shape) for v in op.inputs]
-    if op.axis == len(shape) - 1:
-        _scan_rows(lo, op, shape, out, width)
+    stores = joined(lo, op)
+    if stores is None:
+        _fill(lo, op)
     else:
-        _scan_columns(lo, op, shape, out, width)
+        wait(lo, stores, partial(_scan_and_store, lo, stores))
+
+
+def _fill(lo: Lowering, op: ScanOp) -> None:
+    """Scan into buffers."""
+    width = start(lo, op)
+    scan = _Scan(lo, op, width, None)
+    scan.emit()
     finish_memo_buffers(lo)
-    for r, buffer in zip(op.results, out, strict=True):
+    for r, buffer in zip(op.results, scan.out, strict=True):
         buffer.version = lo.new_version()
         lo.keep(r, buffer)
 
 
-def _put(lo: Lowering, out: list[Buffer], at: Point, values: Group) -> None:
-    for buffer, x in zip(out, values, strict=True):
-        lo.to_buffer(buffer, at, x)
+def _scan_and_store(lo: Lowering, stores: Stores) -> None:
+    """Scan at the place of the last of the stores that need the results."""
+    op, last = stores.scan, stores.ops[-1]
+    if not stores.suit(lo):
+        give_up(lo, stores)
+        _fill(lo, op)
+        for store in stores.ops:
+            lo.sinks[type(store)](lo, store)
+        return
+    around = lo.em.at(op.loc)
+    stores.prepare(lo)
+    _Scan(lo, op, combined_at_once(lo, op), stores).emit()
+    finish_memo_buffers(lo)
+    lo.em.loc = around
+    if last.mask is not None:
+        remarks.tested_each_time(lo, last, last.mask, len(shape_of(last.mask.type)) - 1)
+    lo.memory_changed()
 
 
 def _prefix(lo: Lowering, op: ScanOp, values: Group, lanes: int) -> Group:
@@ -62,110 +103,133 @@ def _prefix(lo: Lowering, op: ScanOp, values: Group, lanes: int) -> Group:
     return values
 
 
-def _scan_rows(
-    lo: Lowering, op: ScanOp, shape: tuple[int, ...], out: list[Buffer], width: int
-) -> None:
-    length = shape[-1]
-    lanes = min(length & -length, width)
-    carry = Registers(lo, op, 1)
-    edge = 0 if op.reverse else lanes - 1
+class _Scan:
+    """The loops of one scan, `width` lanes at once, into the buffers `out` or, with `stores`, to where these write."""
 
-    def row(at: Point) -> None:
-        def vector(base: Coord, first: bool) -> None:
-            lo.memo = {}
-            c = Coord(base.base, base.terms, tuple(range(lanes)) if lanes > 1 else None, length)
-            where = point((*at.coords, c), lanes)
-            lo.here = where
-            values = _prefix(lo, op, group_at(lo, op, where), lanes)
-            last = [make(x.type, 1, _lane(lo, x, lanes, edge)) for x in values]
-            if not first:
-                before = carry.get()
-                values = combine(lo, op, before, values)
-                # Apart from the lanes: the next vector waits for one combination, not for what moves lanes, too.
-                last = combine(lo, op, before, last) if lanes > 1 else values
-            _put(lo, out, where, values)
-            carry.set(last)
+    def __init__(self, lo: Lowering, op: ScanOp, width: int, stores: Stores | None):
+        self.lo, self.op, self.width, self.stores = lo, op, width, stores
+        self.shape = shape_of(op.inputs[0].type)
+        self.values = op.inputs if stores is None else stores.values
+        types = [elem_of(v.type) for v in op.inputs if stores is None]
+        self.out = [lo.allocate(t, self.shape) for t in types]
 
-        rows = prefetched_rows(lo, op) if lanes > 1 else []
-        vector(Coord(length - lanes if op.reverse else 0, (), None, length), True)
+    def emit(self) -> None:
+        if self.op.axis == len(self.shape) - 1:
+            self._rows()
+        else:
+            self._columns()
 
-        def step(i: str) -> None:
-            c = _counted(lo, op, i, lanes, length)
-            prefetch(lo, rows, c, lanes)
-            vector(c, False)
+    def _put(self, at: Point, values: Group) -> None:
+        if self.stores is not None:
+            self.stores.put(self.lo, at, values)
+        for buffer, x in zip(self.out, values if self.out else [], strict=True):
+            self.lo.to_buffer(buffer, at, x)
 
-        if length > lanes:
-            _along(lo, op, at, step, carry, out, lanes)
+    def _rows(self) -> None:
+        lo, op, length = self.lo, self.op, self.shape[-1]
+        lanes = min(length & -length, self.width)
+        carry = Registers(lo, op, 1)
+        edge = 0 if op.reverse else lanes - 1
 
-    if len(shape) == 1:
-        row(Point((), 1))
-    else:
-        rest = shape[:-1]
-        each(lo, Nest(rest, tuple(range(len(rest))), (), 1), row)
-    lo.memo = {}
-
-
-def _along(
-    lo: Lowering,
-    op: ScanOp,
-    at: Point,
-    step: Callable[[str], None],
-    carry: Registers,
-    out: list[Buffer],
-    lanes: int,
-) -> None:
-    """Emit the loop over a row's vectors behind the first. Where masks hold up to some index, those below it do not
-    test them, and once the carry stays as it is behind it, so do all vectors."""
-    em, shape = lo.em, shape_of(op.inputs[0].type)
-    length, coords = shape[-1], [*at.coords, Coord()]
-    plan = Nest(shape, tuple(range(len(shape) - 1)), (len(shape) - 1,), lanes)
-    masks = [] if op.reverse or length // lanes <= UNROLL else masks_of(lo, op.inputs, plan)
-    if not masks:
-        with em.loop(lanes, length, lanes) as i:
-            step(str(i))
-        return
-    full, proven = split_bound(lo, plan, coords, masks, lanes)
-    full = em.call("i64", "llvm.smax.i64", f"i64 {full}", f"i64 {lanes}")
-    saved, lo.assumed = lo.assumed, lo.assumed | proven
-    with em.counted(str(lanes), full, str(lanes), always=True, guarded=True) as i:
-        step(i)
-    lo.assumed = saved
-    end = settling(lo, op, coords, lanes)
-    with em.counted(full, str(length), str(lanes), always=True, guarded=True) as i:
-        before = carry.get()
-        step(i)
-        if end is not None:
-            end.check(i, before, carry.get())
-    if end is not None:
-        end.fill([*out, *(b for v, b in lo.memo_buffers.items() if v in lo.memo_filled)], lanes)
-
-
-def _scan_columns(
-    lo: Lowering, op: ScanOp, shape: tuple[int, ...], out: list[Buffer], width: int
-) -> None:
-    length, axis = shape[op.axis], op.axis
-    rest = (*shape[:axis], *shape[axis + 1 :])
-    plan = nest(lo, rest, lanes=width)
-    cell = Registers(lo, op, plan.lanes)
-
-    def body(at: Point) -> None:
-        def along(c: Coord, first: bool) -> None:
-            where = Point((*at.coords[:axis], c, *at.coords[axis:]), plan.lanes)
-            lo.here = where
-            values = group_at(lo, op, where)
-            if not first:
-                values = combine(lo, op, cell.get(), values)
-            cell.set(values)
-            _put(lo, out, where, values)
-
-        along(Coord(length - 1 if op.reverse else 0, (), None, length), True)
-        if length > 1:
-            with lo.em.loop(1, length, 1) as j:
+        def row(at: Point) -> None:
+            def vector(base: Coord, first: bool) -> None:
                 lo.memo = {}
-                along(_counted(lo, op, j, 1, length), False)
-            lo.memo = {}
+                c = Coord(base.base, base.terms, tuple(range(lanes)) if lanes > 1 else None, length)
+                where = point((*at.coords, c), lanes)
+                lo.here = where
+                values = _prefix(lo, op, group_at(lo, op, where), lanes)
+                last = [make(x.type, 1, _lane(lo, x, lanes, edge)) for x in values]
+                if not first:
+                    before = carry.get()
+                    values = combine(lo, op, before, values)
+                    # Apart from the lanes: the next vector waits for one combination, not for what moves lanes, too.
+                    last = combine(lo, op, before, last) if lanes > 1 else values
+                self._put(where, values)
+                carry.set(last)
 
-    each(lo, plan, body)
+            rows = prefetched_rows(lo, op) if lanes > 1 else []
+            vector(Coord(length - lanes if op.reverse else 0, (), None, length), True)
+
+            def step(i: str) -> None:
+                c = _counted(lo, op, i, lanes, length)
+                prefetch(lo, rows, c, lanes)
+                vector(c, False)
+
+            if length > lanes:
+                self._along(at, step, carry, lanes)
+
+        if len(self.shape) == 1:
+            row(Point((), 1))
+        else:
+            rest = self.shape[:-1]
+            each(lo, Nest(rest, tuple(range(len(rest))), (), 1), row)
+        lo.memo = {}
+
+    def _along(self, at: Point, step: Callable[[str], None], carry: Registers, lanes: int) -> None:
+        """Emit the loop over a row's vectors behind the first. Where masks hold up to some index, those below it do not
+        test them. Stores of what all of them leave out are not reached; of buffers all vectors behind it are the same,
+        once the carry stays as it is."""
+        lo, em, op = self.lo, self.lo.em, self.op
+        length, coords = self.shape[-1], [*at.coords, Coord()]
+        plan = Nest(self.shape, tuple(range(len(self.shape) - 1)), (len(self.shape) - 1,), lanes)
+        short = op.reverse or length // lanes <= UNROLL
+        masks = [] if short else masks_of(lo, self.values, plan, self.stores and self.stores.mask)
+        if not masks:
+            with em.loop(lanes, length, lanes) as i:
+                step(str(i))
+            return
+        full, proven = split_bound(lo, plan, coords, masks, lanes)
+        full = em.call("i64", "llvm.smax.i64", f"i64 {full}", f"i64 {lanes}")
+        saved, lo.assumed = lo.assumed, lo.assumed | proven
+        with em.counted(str(lanes), full, str(lanes), always=True, guarded=True) as i:
+            step(i)
+        lo.assumed = saved
+        if self.stores is not None:
+            with em.counted(full, self._last(coords), str(lanes), always=True, guarded=True) as i:
+                step(i)
+            return
+        end = settling(lo, op, coords, lanes)
+        with em.counted(full, str(length), str(lanes), always=True, guarded=True) as i:
+            before = carry.get()
+            step(i)
+            if end is not None:
+                end.check(i, before, carry.get())
+        if end is not None:
+            memoised = [b for v, b in lo.memo_buffers.items() if v in lo.memo_filled]
+            end.fill([*self.out, *memoised], lanes)
+
+    def _last(self, coords: list[Coord]) -> str:
+        """Return an i64: behind which element of a row nothing is stored."""
+        length, mask = self.shape[-1], self.stores and self.stores.mask
+        ends = prefix_masks(self.lo, mask, len(self.shape) - 1) if mask is not None else []
+        if self.lo.memo_buffers or not ends or not apply("mask-ends", ends[0].compare):
+            return str(length)
+        return first_end(self.lo, len(self.shape) - 1, length, coords, ends, stays=True)
+
+    def _columns(self) -> None:
+        lo, op, length, axis = self.lo, self.op, self.shape[self.op.axis], self.op.axis
+        rest = (*self.shape[:axis], *self.shape[axis + 1 :])
+        plan = nest(lo, rest, lanes=self.width * vectors(lo, op, self.shape, self.width))
+        cell = Registers(lo, op, plan.lanes)
+
+        def body(at: Point) -> None:
+            def along(c: Coord, first: bool) -> None:
+                where = Point((*at.coords[:axis], c, *at.coords[axis:]), plan.lanes)
+                lo.here = where
+                values = group_at(lo, op, where)
+                if not first:
+                    values = combine(lo, op, cell.get(), values)
+                cell.set(values)
+                self._put(where, values)
+
+            along(Coord(length - 1 if op.reverse else 0, (), None, length), True)
+            if length > 1:
+                with lo.em.loop(1, length, 1) as j:
+                    lo.memo = {}
+                    along(_counted(lo, op, j, 1, length), False)
+                lo.memo = {}
+
+        each(lo, plan, body)
 
 
 def _counted(lo: Lowering, op: ScanOp, i: int | str, step: int, length: int) -> Coord:
