@@ -81,7 +81,7 @@ def test_powers_in_fp32(seed):
 
 
 @pytest.mark.parametrize("name", ["fmod", "remainder"])
-@pytest.mark.parametrize("spread", [0.5, 12, 80])
+@pytest.mark.parametrize("spread", [0.5, 12, 27, 80])
 def test_remainders_are_exact(name, spread):
     """Quotients near whole numbers and halves, large ones and subnormal divisors among them."""
     rng = np.random.default_rng(4)
@@ -219,3 +219,16 @@ def test_cube_roots_start_from_an_approximate_logarithm(name):
     found = _of_normals(name)
     assert found.count(r"lg2\.approx\.ftz") == found.count(r"ex2\.approx\.ftz") == 4
     assert found.count(r"mul\.(wide|hi)") <= 2  # of addresses
+
+
+def test_edges_of_logarithms_are_one_choice():
+    found = _of_normals("log1p")
+    assert found.count(r"lg2\.approx\.ftz") == 4
+    assert found.count(r"selp|slct") == 4
+
+
+def test_far_remainders_take_two_steps_of_fp32():
+    types = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "F": C, "N": C}
+    found = Compiled(apply2_kernel, types, {"F": libdevice.fmod, "N": 512})
+    assert found.count(r"cvt\.rni\.f32") == 3 * 4
+    assert found.count(r"call\.uni") == 4, "only beyond quotients of 2^40"

@@ -87,8 +87,8 @@ MOST_LINES = {
     # and checks of races
     "frontend": 7880,  # each of about 250 errors tells its remedy; names of other libraries have a table
     "interp": 2350,  # with parts of inverse functions, frames that show its lines to debuggers
-    "backends": 25900,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types, stores of scans
-    # and what is rare behind branches
+    "backends": 25900,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types,
+    # stores of scans, ends of masks, what is rare behind branches
     # of the functions of fp32 that were computed in fp64
     "compiler": 1970,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers
     "runtime": 9820,  # examples in docstrings of the host API; ranges for torch's profiler, which left `profiler`

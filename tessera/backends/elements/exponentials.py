@@ -184,6 +184,10 @@ def unit(m: Floats) -> float:
 
 def log_edges(m: Floats, x: str, result: str) -> str:
     """Replace the result for zero, infinity, negative numbers and NaN."""
+    own = m.x.approximate("normal_log2", m.t, x)
+    if own is not None:  # an instruction gives all of these; 0 wraps around
+        special = m.x.cmp("icmp uge", m.int, m.iop("sub", m.bits(x), 1), m.iconst(0x7F7FFFFF))
+        return m.select(special, own, result)
     inf = m.const(math.inf)
     most = m.iconst(0x7FF0000000000000 if m.double else 0x7F800000)
     special = m.x.cmp("icmp uge", m.int, m.bits(x), most)  # infinity, NaN, and what has a sign
@@ -211,8 +215,7 @@ def _log1p32(m: Floats, x: str) -> str:
     # 2^-e is subnormal for e > 126, so it is made as 4 * 2^-e, times 1/4.
     scale = m.mul(m.from_bits(m.iop("sub", m.iconst(0x40800000), field)), m.const(0.25))
     f = m.fma(x, scale, m.sub(scale, m.const(1.0)))
-    result = log_edges(m, total, _log_of(m, f, m.to_float(field)))
-    return m.select(m.cmp("oeq", x, m.const(0.0)), x, result)  # the sign of zero
+    return m.sign_of(log_edges(m, total, _log_of(m, f, m.to_float(field))), x)  # zero's, too
 
 
 @function("log2", float32)

@@ -137,10 +137,29 @@ def _fmod(m: Floats, x: str, y: str) -> str:
     return m.select(defined, result, m.const(math.nan))
 
 
-@function("far_fmod", float32)
-def _any_fmod32(m: Floats, x: str, y: str) -> str:
+def _fmod_by_fp64(m: Floats, x: str, y: str) -> str:
     wide = [m.x.convert("fpext", "float", v, "double") for v in (x, y)]
     return m.x.convert("fptrunc", "double", Floats(m.x, float64).math("fmod", *wide), "float")
+
+
+def _rest(m: Floats, a: str, b: str, quotient: str) -> str:
+    """Return a - n b for the whole number n nearest to the quotient."""
+    return m.fma(m.neg(m.call("rint", quotient)), b, a)
+
+
+@function("far_fmod", float32)
+def _any_fmod32(m: Floats, x: str, y: str) -> str:
+    """For quotients below 2^40 in two steps, of 20 bits each, whose rests are exact: less than a divisor in size, and
+    multiples of its last place."""
+    a, b = m.abs(x), m.abs(y)
+    inverse = m.reciprocal(b)
+    quotient = m.mul(a, inverse)
+    rest = _rest(m, a, m.mul(b, m.const(2.0**20)), m.mul(quotient, m.const(2.0**-20)))
+    rest = _rest(m, rest, b, m.mul(rest, inverse))
+    rest = m.select(m.below(rest, 0.0), m.add(rest, b), rest)
+    far = m.cmp("uge", quotient, m.const(2.0**40))  # and where the divisor is 0 or subnormal
+    far = m.either(far, m.cmp("uge", b, m.const(2.0**100)))
+    return m.x.rarely(m.t, far, m.sign_of(rest, x), lambda: _fmod_by_fp64(m, x, y))
 
 
 @function("fmod", float32)
@@ -151,7 +170,7 @@ def _fmod32(m: Floats, x: str, y: str) -> str:
         k = Floats(inner, m.t)
         a, b = (k.abs(v) for v in arguments)
         quotient = k.mul(a, k.reciprocal(b))
-        rest = k.fma(k.neg(k.call("rint", quotient)), b, a)
+        rest = _rest(k, a, b, quotient)
         rest = k.select(k.below(rest, 0.0), k.add(rest, b), rest)
         far = k.cmp("uge", quotient, k.const(2.0**20))  # and where the divisor is 0 or subnormal
         far = k.either(far, k.cmp("uge", b, k.const(2.0**126)))
