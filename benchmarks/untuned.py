@@ -112,7 +112,7 @@ def shown(row: Row, configs: str, tolerance: float) -> list[str]:
         wrong = row.deviations.get(who, 0.0) > tolerance
         cells.append(
             f"{row.rates.get(who, float('nan')):,.0f}"
-            + f" WRONG {row.deviations.get(who):.1e}" * wrong
+            + f" WRONG {row.deviations.get(who, 0.0):.1e}" * wrong
         )
     ratios = [f"{row.ratios.get(who, float('nan')):.3f}" for who in ("triton", library)]
     return [*cells, ratios[0], f"{library} {ratios[1]}" if library else "", configs]
