@@ -141,8 +141,7 @@ class IRSource:
 
 
 class TextSource:
-    """The front end's output as text, from which another process compiles a kernel; `locations`: what the text lacks,
-    by `pack_locations`."""
+    """The front end's output as text, for another process, and the locations that the text lacks (`pack_locations`)."""
 
     ext = "tir"
 

@@ -250,6 +250,13 @@ def increased(x, n, B: tl.constexpr):
 
 
 @tessera.jit
+def sums_so_far(x, out, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    here = tl.program_id(0) * n + at
+    tl.store(out + here, tl.cumsum(tl.load(x + here, at < n, 0.0), 0) + 1, at < n)
+
+
+@tessera.jit
 def ordered(x, out, N: tl.constexpr):
     at = tl.arange(0, N)
     tl.store(out + at, tl.sort(tl.load(x + at)))
@@ -453,6 +460,10 @@ SAMPLES = [
     ),
     Sample(
         "increased", BOTH, increased, lambda: small((1000,), dtype=np.float32), lambda x: [*x, 1000], (2,), {"B": 512}
+    ),
+    Sample(
+        "sums so far", ("cpu",), sums_so_far, lambda: small((3, 100), (3, 100), dtype=np.float32),
+        lambda x: [*x, 100], (3,), {"B": 128},
     ),
     Sample(
         "ordered", ("cpu",), ordered, lambda: small((64,), (64,), dtype=np.float32), list, (1,), {"N": 64}
