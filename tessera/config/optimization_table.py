@@ -354,7 +354,7 @@ CPU = (
     _row(
         "scan-stores", "cpu", "stores what a scan gives in the scan's own loop, without a buffer in between",
         "nothing else needs the results or has an effect in between; the launch checks that the arrays do not overlap",
-        "backends/cpu/scan_stores.py `joined`", "tests/unit/test_cpu_scans.py", unit="op",
+        "backends/cpu/scan_stores.py `joined`", f"tests/unit/test_cpu_scans.py, {KERNELS}", unit="op",
     ),
     _row(
         "plain-atomics", "cpu", "changes memory without atomic instructions, and a vector at a time where addresses are consecutive, in launches that run in one thread",

@@ -75,6 +75,7 @@ def joined(lo: Lowering, op: ScanOp) -> Stores | None:
     stores, leaves = found
     if not _alone(op, stores) or any(lo.depth.get(v, 0) >= DEEPEST - MOST for v in leaves):
         return None
+    # An odd extent is scanned one lane at a time, where loops of stores have vectors.
     if shape_of(op.inputs[0].type)[-1] % 2:
         return None
     pairs = ((a.ptr, b.ptr) for i, a in enumerate(stores) for b in stores[:i])

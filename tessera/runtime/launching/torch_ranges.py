@@ -10,12 +10,8 @@ from typing import TypeAlias, cast
 from tessera.compiler import CompiledKernel
 from tessera.language.watching import Place
 
-MODULE, FLAG = (
-    "torch.autograd.profiler",
-    "_is_profiler_enabled",
-)  # which torch sets while it records
-
-
+MODULE = "torch.autograd.profiler"
+FLAG = "_is_profiler_enabled"  # torch sets it while it records
 Range: TypeAlias = AbstractContextManager[object]
 
 
