@@ -3,7 +3,8 @@
     python benchmarks/tables.py [--check]
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; `--check` exits with 1 if a text is not what would be
-written. A new measurement is a new file (`--json benchmarks/results/gpu.json`) and a run of this program.
+written. A new measurement is a new file (`--json benchmarks/results/gpu.json`), a run of this program, and
+one of `python -m tools.site.figures`, which draws the pictures of the tutorials.
 """
 
 from __future__ import annotations
