@@ -147,7 +147,7 @@ GRAPHS = (
         "graph-break-launches", "cpu gpu", "starts kernels in two calls of native code in place of one, between which memory goes back", "the launches and their order stay the same", "graph/planning/breaks.py, graph/planning/settle.py",
         "tests/unit/test_graph_memory.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph",
     ),
-    _row("graph-share-pages", "gpu", "lets small tensors that are saved for gradients share pages of the library's allocator", "known sizes; the program itself gets none of them; they begin at multiples of 64 bytes", "graph/planning/pages.py", "tests/graph/test_torch_memory.py", unit="page"),
+    _row("graph-share-pages", "gpu", "lets small tensors that are saved for gradients share pages of the library's allocator", "known sizes; the program itself gets none of them; they begin at multiples of 16 bytes", "graph/planning/pages.py", "tests/graph/test_torch_memory.py", unit="page"),
     _row("graph-order-steps", "cpu gpu", "runs the kernels and calls of a graph in an order in which less memory is held", "no step passes one that it depends on, nor one with an effect", "graph/planning/order.py", "tests/unit/test_graph_step_order.py, tests/fuzz/test_graphs_keep_meaning.py", unit="graph"),
     _row(
         "graph-join-gradients", "cpu", "computes all gradients of attention by one program for each head of keys", "sums in memory are of the type that is added up; no two programs add to one element", "graph/passes/split_attention.py", "tests/unit/test_graph_attention_grads.py", unit="op",

@@ -18,7 +18,7 @@ from tessera.graph.index import sym
 from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.ir.types import Place, TensorType
 from tessera.graph.planning.breaks import LEAST, Held, Lease, choose
-from tessera.graph.planning.memory import ALIGNMENT, LINE, SMALL, Buffer, cut, lower_bound, place
+from tessera.graph.planning.memory import Buffer, cut, lower_bound, place, rounded
 from tessera.graph.planning.plan import FOREIGN, INPUT, OUTPUT, Allocation, Extern
 from tessera.ir import Value
 
@@ -38,7 +38,9 @@ def test_buffers_that_meet_lie_apart(seed: int):
     buffers = some_buffers(seed, 60)
     placed = place(buffers)
     for i, a in enumerate(buffers):
-        assert placed.offsets[i] % (LINE if a.size < SMALL else ALIGNMENT) == 0
+        assert (
+            placed.offsets[i] % (256 if a.size >= 1 << 14 else 64 if a.size >= 1 << 12 else 16) == 0
+        )
         assert placed.offsets[i] + a.size <= placed.size
         for j, b in enumerate(buffers[:i]):
             if a.size and b.size and a.first <= b.last and b.first <= a.last:
@@ -56,6 +58,18 @@ def test_a_buffer_takes_the_place_of_one_that_died():
     placed = place([Buffer(0, 2, 1024), Buffer(1, 3, 512), Buffer(3, 4, 1024)])
     assert placed.offsets == (0, 1024, 0)
     assert placed.size == 1536
+
+
+@pytest.mark.parametrize("size", [1, 16, 20, 1023, 1025, 4095, 4097, 16383, 16385, 100001])
+def test_a_buffer_is_rounded_up_by_a_small_part_of_it(size: int):
+    assert size <= rounded(size) <= max(size * (1 + 1 / 64), size + 15)
+
+
+def test_an_arena_ends_with_what_lies_last_in_it():
+    """Three small tensors, two of which live at a time."""
+    placed = place([Buffer(0, 1, 100), Buffer(1, 2, 100), Buffer(2, 3, 36)])
+    assert placed.offsets == (0, 112, 0) and placed.size == 212
+    assert place([Buffer(0, 0, 16385)]).size == 16385
 
 
 class Copying(NumpyHost):

@@ -12,10 +12,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-ALIGNMENT = 256  # bytes, of offsets: vector accesses and tensor maps want no more
-# What a line of a CPU's cache has, and a vector at most, is enough for tensors that are smaller than `SMALL` bytes, of
-# which the rest up to `ALIGNMENT` would be a large part.
-LINE, SMALL = 64, 1 << 14
+# Bytes, of offsets: vector accesses and tensor maps want no more than the first; the next is a line of a CPU's cache and
+# its longest vector, and the last what all kernels rely on.
+UNITS = (256, 64, 16)
+FEW = 64  # units that a tensor has to have at least, so that what it is rounded up by is a small part of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,13 @@ class Placement:
 def rounded(size: int) -> int:
     """The bytes that a buffer takes in the arena. Larger ones are placed first, so that all begin at multiples of what
     their own are rounded up to."""
-    unit = LINE if size < SMALL else ALIGNMENT
+    unit = next((n for n in UNITS if size >= FEW * n), UNITS[-1])
     return -(-size // unit) * unit
 
 
 def place(buffers: Sequence[Buffer]) -> Placement:
-    """Offsets for all buffers: larger ones first, each in the smallest gap that holds it among those it meets."""
+    """Offsets for all buffers: larger ones first, each in the smallest gap that holds it among those it meets. Behind
+    the end of what lies last the arena has nothing."""
     order = sorted(range(len(buffers)), key=lambda i: (-buffers[i].size, buffers[i].first))
     offsets = [0] * len(buffers)
     placed: list[int] = []
@@ -61,7 +62,8 @@ def place(buffers: Sequence[Buffer]) -> Placement:
         offsets[i] = _best_gap(met, size, total)
         total = max(total, offsets[i] + size)
         placed.append(i)
-    return Placement(tuple(offsets), total)
+    ends = (at + b.size for at, b in zip(offsets, buffers, strict=True))
+    return Placement(tuple(offsets), max(ends, default=0))
 
 
 def _best_gap(met: Sequence[tuple[int, int]], size: int, total: int) -> int:
@@ -81,8 +83,8 @@ def lower_bound(buffers: Sequence[Buffer]) -> int:
     """The most bytes that are alive at one step: no placement can be smaller."""
     change: dict[int, int] = {}
     for b in buffers:
-        change[b.first] = change.get(b.first, 0) + rounded(b.size)
-        change[b.last + 1] = change.get(b.last + 1, 0) - rounded(b.size)
+        change[b.first] = change.get(b.first, 0) + b.size
+        change[b.last + 1] = change.get(b.last + 1, 0) - b.size
     alive = most = 0
     for step in sorted(change):
         alive += change[step]

@@ -1,6 +1,6 @@
 """Lets small tensors that a forward graph saves for its backward graph share the pages that the allocator gives out.
 
-mean: 96 bytes, rstd: 96 bytes      →      one arena of 256 bytes, in a page of 512, which lives as long as they
+mean: 96 bytes, rstd: 96 bytes      →      one arena of 192 bytes, in a page of 512, which lives as long as they
 
 CUDA's caching allocator rounds each request up to a page. What a program itself gets keeps memory of its own: it may be
 resized, or kept when all else is gone.
