@@ -135,6 +135,17 @@ def pow_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return _wrap(op, np.power(a.astype(np.float64), b.astype(np.float64)))
 
 
+@np.vectorize
+def _nearest_rest(a: float, b: float) -> float:
+    return math.remainder(a, b) if abs(a) < math.inf and b != 0 else math.nan
+
+
+@evaluate(arith.RemainderOp)
+def remainder_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    wide = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    return _wrap(op, _nearest_rest(*wide) if wide[0].size else wide[0])
+
+
 @evaluate(arith.Atan2Op)
 def atan2_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return _wrap(op, np.arctan2(a.astype(np.float64), b.astype(np.float64)))

@@ -24,7 +24,7 @@ __all__ = [
     "COMPARISONS", "DIRECTED", "DIRECTIONS", "ROUNDINGS", "AbsOp", "AddOp", "AddPtrOp", "AndOp", "Atan2Op",
     "Binary", "BitcastOp", "CastOp", "ClzOp", "CmpOp", "ConstOp", "CopySignOp", "DirectedOp", "DivOp",
     "Elementwise", "FloatBinary", "FloatUnary", "FmaOp", "HintOp", "IntBinary", "IsNanOp", "MaxOp", "MinOp",
-    "MulHiOp", "MulOp", "NegOp", "NumberUnary", "OrOp", "PopcOp", "PowOp", "RemOp", "SelectOp", "ShlOp",
+    "MulHiOp", "MulOp", "NegOp", "NumberUnary", "OrOp", "PopcOp", "PowOp", "RemOp", "RemainderOp", "SelectOp", "ShlOp",
     "ShrOp", "SubOp", "Unary", "XorOp",
 ]  # fmt: skip
 
@@ -192,6 +192,10 @@ class PowOp(FloatBinary, opcode="pow"):
 
 class Atan2Op(FloatBinary, opcode="atan2"):
     """Angle of the point (rhs, lhs) (floats)."""
+
+
+class RemainderOp(FloatBinary, opcode="remainder"):
+    """lhs - n rhs for the whole number n nearest to lhs / rhs, ties to even (floats); exact, 0 has the sign of lhs."""
 
 
 class CopySignOp(FloatBinary, opcode="copysign"):

@@ -47,7 +47,7 @@ SAMPLES: dict[str, str] = {
     "cta_id": "%x: i32 = cta_id\n",
     "num_ctas": "%x: i32 = num_ctas\n",
     **_binary("add", "sub", "mul", "rem", "and", "or", "xor", "shl", "shr", "min", "max", "mulhi"),
-    **_binary("pow", "atan2", "copysign", operands="%f, %g", type="fp32"),
+    **_binary("pow", "atan2", "remainder", "copysign", operands="%f, %g", type="fp32"),
     **_binary(*MATH_OPS, operands="%tf", type="tile<8xfp32>"),
     **_binary("neg", "abs", operands="%tf", type="tile<8xfp32>"),
     "div": "%x: fp32 = div %f, %g {exact=True}\n",

@@ -82,6 +82,27 @@ def test_division_by_zero_and_wide_shifts_are_defined(elem):
 
 
 @tessera.jit
+def rest_kernel(x, y, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.load(x + i) % tl.load(y + i))
+
+
+def test_the_rest_of_64_bits_is_not_made_of_a_quotient():
+    """The divisors that LLVM has no rest for give 0 by -1, as by 1, and by 0 the dividend."""
+    p = "*i64"
+    compiled = Compiled(rest_kernel, {"x": p, "y": p, "out": p, "N": C}, {"N": 8})
+    least = np.iinfo(np.int64).min
+    x = np.array([7, -7, least, least, 5, -(2**40) - 1, 2**62, 0], np.int64)
+    y = np.array([0, 2, -1, 0, -3, 2**33, -7, 0], np.int64)
+    found = np.zeros_like(x)
+    compiled.run(x, y, found)
+    want = [7, -1, 0, least, 2, -(2**40) % -(2**33) - 1, 2**62 % 7, 0]
+    np.testing.assert_array_equal(found, want)
+    assert compiled.count(r"rem\.s64") >= 1
+    assert compiled.count(r"sub\.s64") == 0
+
+
+@tessera.jit
 def every_other_kernel(x, out, N: tl.constexpr):
     i = tl.arange(0, N)
     v = tl.load(x + i)

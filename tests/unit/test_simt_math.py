@@ -230,5 +230,14 @@ def test_edges_of_logarithms_are_one_choice():
 def test_far_remainders_take_two_steps_of_fp32():
     types = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "F": C, "N": C}
     found = Compiled(apply2_kernel, types, {"F": libdevice.fmod, "N": 512})
-    assert found.count(r"cvt\.rni\.f32") == 3 * 4
+    assert found.count(r"cvt\.rni\.f32") == 2 * 4
     assert found.count(r"call\.uni") == 4, "only beyond quotients of 2^40"
+
+
+def test_a_remainder_to_the_nearest_takes_one_branch():
+    types = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "F": C, "N": C}
+    found = Compiled(apply2_kernel, types, {"F": libdevice.remainder, "N": 512})
+    parts = re.split(r"\n\$L\w+:", found.ptx.split(".entry")[1])
+    usual = [part for part in parts if "fma.rn.f32" in part]
+    assert len(usual) == 4
+    assert not any("f64" in part or "cvt.rni" in part for part in usual)

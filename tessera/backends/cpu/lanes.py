@@ -78,6 +78,8 @@ class Lanes(ElementBuilder):
         if t is float32 and name in SINGLE:
             return self.shared(name, t, args, SINGLE[name])
         if t is float32 and name == "fmod":
+            return self.beyond(name, t, args, _near_fmod)
+        if t is float32 and name == "remainder":
             return self.beyond(name, t, args, _near_remainder)
         return self._lanewise(_symbol(name, t), t, args)
 
@@ -179,15 +181,30 @@ def _atan2(x: ElementBuilder, arguments: list[str]) -> str:
     return x.convert("fptrunc", "double", single_angle(Floats(x, float64), *wide), "float")
 
 
-def _near_remainder(x: ElementBuilder, arguments: list[str]) -> tuple[str, str]:
-    """Return fmod with the sign of the dividend; exact since product and difference are for |a/b| < 2^28."""
+def _rest(
+    x: ElementBuilder, arguments: list[str], rounding: str, most: float
+) -> tuple[str, str, str]:
+    """Return (rest, dividend, far) in fp64 after the quotient's whole part; exact, as is the quotient below `most`."""
     m = Floats(x, float64)
     p, q = (x.convert("fpext", "float", v, "double") for v in arguments)
-    whole = m.call("trunc", m.div(p, q))
-    rest = m.sign_of(m.fma(m.neg(whole), q, p), p)
-    far = m.cmp("uge", m.abs(whole), m.const(2.0**28))
-    endless = m.cmp("oeq", m.abs(q), m.const(math.inf))
-    return x.convert("fptrunc", "double", rest, "float"), m.either(far, endless)
+    whole = m.call(rounding, m.div(p, q))
+    far = m.cmp("uge", m.abs(whole), m.const(most))
+    far = m.either(far, m.cmp("oeq", m.abs(q), m.const(math.inf)))
+    return m.fma(m.neg(whole), q, p), p, far
+
+
+def _near_fmod(x: ElementBuilder, arguments: list[str]) -> tuple[str, str]:
+    """Return fmod with the sign of the dividend; exact since product and difference are for |a/b| < 2^28."""
+    rest, p, far = _rest(x, arguments, "trunc", 2.0**28)
+    return x.convert("fptrunc", "double", Floats(x, float64).sign_of(rest, p), "float"), far
+
+
+def _near_remainder(x: ElementBuilder, arguments: list[str]) -> tuple[str, str]:
+    """The quotient of two numbers of 24 bits is not nearer to a half than 2^-27: below 2^24 fp64 tells them apart."""
+    m = Floats(x, float64)
+    rest, p, far = _rest(x, arguments, "rint", 2.0**24)
+    rest = m.select(m.cmp("oeq", rest, m.const(0.0)), m.sign_of(rest, p), rest)
+    return x.convert("fptrunc", "double", rest, "float"), far
 
 
 SINGLE = {"pow": _power, "atan2": _atan2}

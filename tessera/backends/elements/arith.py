@@ -99,7 +99,12 @@ def _rem(x: ElementBuilder, op: Op, t: Any, a: str, b: str) -> str:
         return x.constant(int1, 0)
     if _divides_plainly(t, b):
         return x.op("srem" if t.signed else "urem", e, a, b)
-    whole = x.divided(t, a, b) or quotient(x, t, a, b)  # any quotient will do where b is 0
+    whole = x.divided(t, a, b)  # any quotient will do where b is 0
+    if whole is None and t.bits > 32:
+        is_zero, _, safe = _safe_divisor(x, t, b)  # by -1, as by 1, nothing is left
+        rest = x.op("srem" if t.signed else "urem", e, a, safe)
+        return x.select(e, is_zero, a, rest)
+    whole = whole or quotient(x, t, a, b)
     return x.op("sub", e, a, x.op("mul", e, whole, b))
 
 
@@ -123,13 +128,20 @@ def quotient(x: ElementBuilder, t: dtype, a: str, b: str) -> str:
     found = x.divided(t, a, b)
     if found is not None:
         return x.select(e, is_zero, zero, found)
-    unsafe, minus = is_zero, ""
+    is_zero, minus, safe = _safe_divisor(x, t, b)
+    q = x.select(e, is_zero, zero, x.op("sdiv" if t.signed else "udiv", e, a, safe))
+    return x.select(e, minus, x.op("sub", e, zero, a), q) if t.signed else q
+
+
+def _safe_divisor(x: ElementBuilder, t: dtype, b: str) -> tuple[str, str, str]:
+    """Return (whether b is 0, whether it is -1, b or 1 instead of these): LLVM's division is not defined for either."""
+    e = x.type(t)
+    unsafe = is_zero = x.cmp("icmp eq", e, b, x.int(e, 0))
+    minus = ""
     if t.signed:
         minus = x.cmp("icmp eq", e, b, x.int(e, -1))
         unsafe = x.op("or", "i1", is_zero, minus)
-    safe = x.select(e, unsafe, x.int(e, 1), b)
-    q = x.select(e, is_zero, zero, x.op("sdiv" if t.signed else "udiv", e, a, safe))
-    return x.select(e, minus, x.op("sub", e, zero, a), q) if t.signed else q
+    return is_zero, minus, x.select(e, unsafe, x.int(e, 1), b)
 
 
 def _quotient_in_fp64(x: ElementBuilder, t: dtype, a: str, b: str) -> str:
@@ -240,7 +252,7 @@ def _count(x: ElementBuilder, op: Op, t: Any, a: str) -> str:
     return x.op("sub", "i32", count, x.int("i32", 32 - t.bits)) if t.bits < 32 else count
 
 
-@lowers(*MATH_OPS.values(), arith.PowOp, arith.Atan2Op)
+@lowers(*MATH_OPS.values(), arith.PowOp, arith.Atan2Op, arith.RemainderOp)
 def _function(x: ElementBuilder, op: Op, t: Any, *args: str) -> str:
     return _math(x, op.opcode, t, *args)
 

@@ -142,9 +142,19 @@ def _fmod_by_fp64(m: Floats, x: str, y: str) -> str:
     return m.x.convert("fptrunc", "double", Floats(m.x, float64).math("fmod", *wide), "float")
 
 
-def _rest(m: Floats, a: str, b: str, quotient: str) -> str:
-    """Return a - n b for the whole number n nearest to the quotient."""
-    return m.fma(m.neg(m.call("rint", quotient)), b, a)
+def _divided(m: Floats, a: str, inverse: str) -> tuple[str, str]:
+    """Return the whole number nearest to a times an inverse, off by 5/8 below 2^20, and as the low bits of the
+    first. The sum with `shifter` rounds: an instruction that rounds takes a quarter of the lanes at a time."""
+    shifted = m.fma(a, inverse, m.shifter())
+    return shifted, m.sub(shifted, m.shifter())
+
+
+def _rest(m: Floats, a: str, b: str, whole: str) -> str:
+    return m.fma(m.neg(whole), b, a)
+
+
+def _never_negative(m: Floats, rest: str, b: str) -> str:
+    return m.select(m.below(rest, 0.0), m.add(rest, b), rest)
 
 
 @function("far_fmod", float32)
@@ -154,26 +164,75 @@ def _any_fmod32(m: Floats, x: str, y: str) -> str:
     a, b = m.abs(x), m.abs(y)
     inverse = m.reciprocal(b)
     quotient = m.mul(a, inverse)
-    rest = _rest(m, a, m.mul(b, m.const(2.0**20)), m.mul(quotient, m.const(2.0**-20)))
-    rest = _rest(m, rest, b, m.mul(rest, inverse))
-    rest = m.select(m.below(rest, 0.0), m.add(rest, b), rest)
+    first = m.call("rint", m.mul(quotient, m.const(2.0**-20)))
+    rest = _rest(m, a, m.mul(b, m.const(2.0**20)), first)
+    rest = _never_negative(m, _rest(m, rest, b, m.call("rint", m.mul(rest, inverse))), b)
     far = m.cmp("uge", quotient, m.const(2.0**40))  # and where the divisor is 0 or subnormal
     far = m.either(far, m.cmp("uge", b, m.const(2.0**100)))
     return m.x.rarely(m.t, far, m.sign_of(rest, x), lambda: _fmod_by_fp64(m, x, y))
 
 
+def _near(k: Floats, x: str, y: str) -> tuple[str, str, str, str]:
+    """Return (shifted, rest, divisor, far) of the magnitudes: with the nearest whole quotient, at most one off, the
+    rest is exact: three quarters of a divisor in size."""
+    a, b = k.abs(x), k.abs(y)
+    shifted, whole = _divided(k, a, k.reciprocal(b))
+    far = k.cmp("uge", whole, k.const(2.0**20))  # and where the divisor is 0 or subnormal
+    far = k.either(far, k.cmp("uge", b, k.const(2.0**126)))
+    return shifted, _rest(k, a, b, whole), b, far
+
+
 @function("fmod", float32)
 def _fmod32(m: Floats, x: str, y: str) -> str:
-    """With the nearest whole quotient, at most one off, the rest of the magnitudes is exact: half a divisor in size."""
+    def near(inner: ElementBuilder, arguments: list[str]) -> tuple[str, str]:
+        k = Floats(inner, m.t)
+        _, rest, b, far = _near(k, *arguments)
+        return k.sign_of(_never_negative(k, rest, b), arguments[0]), far
+
+    return m.x.beyond("fmod", m.t, [x, y], near)
+
+
+@function("remainder", float32)
+def _remainder32(m: Floats, x: str, y: str) -> str:
+    """Twice the rest beside the divisor tells whether the other neighbour is nearer. Bits of positive floats are in
+    order: the quotient's lowest one, added, takes it at a tie, too, where this one is odd."""
 
     def near(inner: ElementBuilder, arguments: list[str]) -> tuple[str, str]:
         k = Floats(inner, m.t)
-        a, b = (k.abs(v) for v in arguments)
-        quotient = k.mul(a, k.reciprocal(b))
-        rest = _rest(k, a, b, quotient)
-        rest = k.select(k.below(rest, 0.0), k.add(rest, b), rest)
-        far = k.cmp("uge", quotient, k.const(2.0**20))  # and where the divisor is 0 or subnormal
-        far = k.either(far, k.cmp("uge", b, k.const(2.0**126)))
-        return k.sign_of(rest, arguments[0]), far
+        shifted, rest, b, far = _near(k, *arguments)
+        size = k.abs(rest)
+        double = k.iop("add", k.bits(k.add(size, size)), k.iop("and", k.bits(shifted), 1))
+        other = inner.cmp("icmp ugt", k.int, double, k.bits(b))
+        rest = k.select(other, k.sub(rest, k.sign_of(b, rest)), rest)
+        return _turned(k, rest, arguments[0]), far
 
-    return m.x.beyond("fmod", m.t, [x, y], near)
+    return m.x.beyond("remainder", m.t, [x, y], near)
+
+
+def _turned(m: Floats, value: str, x: str) -> str:
+    """Return the value with its sign turned where x has one."""
+    sign = m.iop("and", m.bits(x), -1 << (m.t.bits - 1))
+    return m.from_bits(m.iop("xor", m.bits(value), sign))
+
+
+@function("far_remainder", float32)
+def _any_remainder32(m: Floats, x: str, y: str) -> str:
+    wide = [m.x.convert("fpext", "float", v, "double") for v in (x, y)]
+    return m.x.convert("fptrunc", "double", Floats(m.x, float64).math("remainder", *wide), "float")
+
+
+@function("remainder", float64)
+def _remainder(m: Floats, x: str, y: str) -> str:
+    """By fmod of twice the divisor, or of the divisor where that is infinite, and the quotient is 0 or 1. Of a rest r
+    < 2 b, r - b is exact between b/2 and 2 b, and so is b - (r - b)."""
+    a, b = m.abs(x), m.abs(y)
+    big = m.cmp("oge", b, m.const(2.0**1023))
+    rest = m.select(big, a, m.math("fmod", a, m.select(big, b, m.add(b, b))))
+    less = m.sub(rest, b)
+    # r > b/2 is r > b - r, which is exact from b/2 to b; what has been taken off once is compared in the same way.
+    once = m.cmp("ogt", rest, m.sub(b, rest))
+    rest = m.select(once, less, rest)
+    again = m.both(once, m.cmp("oge", less, m.sub(b, less)))
+    rest = m.select(again, m.sub(less, b), rest)
+    defined = m.both(m.cmp("one", b, m.const(0.0)), m.cmp("olt", a, m.const(math.inf)))
+    return m.select(defined, _turned(m, rest, x), m.const(math.nan))

@@ -289,6 +289,7 @@ WRITERS: dict[type[Op], Writer] = {
     arith.IsNanOp: _is_nan, arith.HintOp: _hint, arith.FmaOp: _of_library("tl.fma"),
     arith.PowOp: _of_library("libdevice.pow", *WIDE_FLOATS),
     arith.Atan2Op: _of_library("libdevice.atan2", *WIDE_FLOATS),
+    arith.RemainderOp: _of_library("libdevice.remainder", *WIDE_FLOATS),
     arith.CopySignOp: _of_library("libdevice.copysign", *WIDE_FLOATS),
     arith.MulHiOp: _of_library("libdevice.mulhi"), arith.PopcOp: _of_library("libdevice.popc"),
     arith.ClzOp: _of_library("libdevice.clz"), arith.DirectedOp: _directed,

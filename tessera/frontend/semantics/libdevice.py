@@ -43,6 +43,7 @@ from tessera.ops import (
     MulHiOp,
     PopcOp,
     PowOp,
+    RemainderOp,
     RemOp,
 )  # fmt: skip
 
@@ -168,6 +169,7 @@ def _binary(op: type[Op], allowed: tuple[dtype, ...], function: str, **attrs: An
 
 impl(tl.atan2)(_binary(Atan2Op, _FLOATS, "atan2"))
 impl(tl.copysign)(_binary(CopySignOp, _FLOATS, "copysign"))
+impl(tl.remainder)(_binary(RemainderOp, _FLOATS, "remainder"))
 impl(tl.fmod)(_binary(RemOp, _FLOATS, "fmod"))
 impl(tl.div_rn)(_binary(DivOp, _FLOATS, "div_rn", exact=True))
 impl(tl.mulhi)(_binary(MulHiOp, _INTS, "mulhi"))

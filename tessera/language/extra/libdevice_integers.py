@@ -13,7 +13,6 @@ from tessera.language.arithmetic import fma, where
 from tessera.language.callable import library
 from tessera.language.extra.libdevice_base import (
     INF,
-    NAN,
     _bits,
     _exponent,
     _is_negative,
@@ -22,13 +21,13 @@ from tessera.language.extra.libdevice_base import (
     _step_up,
     typed,
 )
-from tessera.language.extra.libdevice_ops import clz, fmod, sqrt_rn
+from tessera.language.extra.libdevice_ops import clz, sqrt_rn
 from tessera.language.extra.libdevice_single import _norm_single
 
 __all__ = [
     "brev", "byte_perm", "double2hiint", "double2loint", "fdim", "ffs", "finitef", "float_as_uint", "hadd",
     "hiloint2double", "hypot", "ilogb", "int2double_rn", "isfinited", "isinf", "ldexp", "logb", "mul24", "nextafter",
-    "norm3d", "norm4d", "remainder", "rhadd", "rhypot", "rnorm3d", "rnorm4d", "sad", "scalbn", "signbit",
+    "norm3d", "norm4d", "rhadd", "rhypot", "rnorm3d", "rnorm4d", "sad", "scalbn", "signbit",
     "uint2double_rn", "uint_as_float",
 ]  # fmt: skip
 
@@ -251,33 +250,6 @@ def fdim(arg0: tensor, arg1: tensor):
     """arg0 - arg1 if positive, else 0; NaN if an operand is NaN."""
     x, y = typed("fdim", "f", arg0, arg1)
     return where(x <= y, 0.0, x - y)
-
-
-@library
-def _half_of_most(x: tensor):
-    """Half of the largest number of x's dtype."""
-    if x.dtype == float64:
-        return 8.988465674311579e307
-    else:
-        return 1.7014117331926443e38
-
-
-@library
-def remainder(arg0: tensor, arg1: tensor):
-    """arg0 - n arg1 for the whole number n nearest to arg0 / arg1, ties to even; exact."""
-    x, y = typed("remainder", "f", arg0, arg1)
-    a, b = arithmetic.abs(x), arithmetic.abs(y)
-    twice = b <= _half_of_most(x)  # 2 b is finite
-    r = where(twice, fmod(a, where(twice, b + b, b)), a)
-    r = where(b == INF, a, r)
-    # With r < 2 b, take b off while that brings r nearer to 0: r > b/2 is r + r > b, or r > b/2 where b is large.
-    tiny = b < 1.0  # b/2 may round, 2 r does not overflow
-    more = where(tiny, r + r > b, r > 0.5 * b)
-    once = where(more, r - b, r)
-    again = where(tiny, once + once >= b, once >= 0.5 * b) & more
-    r = where(again, once - b, once)
-    bad = (b == 0) | (a == INF) | (x != x) | (y != y)
-    return where(bad, NAN, where(_is_negative(x), -r, r))
 
 
 # --- lengths --------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ __all__ = [
     "fast_cosf", "fast_log2f", "fast_sinf",
     "abs", "acos", "asin", "atan", "atan2", "ceil", "clz", "copysign", "cos", "cosh", "double_as_longlong", "erf",
     "exp10", "exp2", "expm1", "float_as_int", "floor", "fmod", "int_as_float", "isnan", "log", "log10", "log1p",
-    "log2", "longlong_as_double", "mulhi", "popc", "pow", "rint", "round", "rsqrt", "sin", "sinh", "tan", "tanh",
-    "trunc",
+    "log2", "longlong_as_double", "mulhi", "popc", "pow", "remainder", "rint", "round", "rsqrt", "sin", "sinh", "tan",
+    "tanh", "trunc",
 ]  # fmt: skip
 
 _FUNCTIONS: dict[str, str] = {
@@ -105,6 +105,11 @@ def copysign(arg0: TensorLike, arg1: TensorLike) -> tensor:
 @builtin
 def fmod(arg0: TensorLike, arg1: TensorLike) -> tensor:
     """Remainder of arg0 / arg1 with the sign of arg0."""
+
+
+@builtin
+def remainder(arg0: TensorLike, arg1: TensorLike) -> tensor:
+    """arg0 - n arg1 for the whole number n nearest to arg0 / arg1, ties to even; exact."""
 
 
 @builtin
