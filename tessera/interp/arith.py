@@ -285,6 +285,7 @@ _MATH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "exp": np.exp, "exp2": np.exp2, "exp10": partial(np.power, 10.0), "expm1": np.expm1, "log": np.log,
     "log2": np.log2, "log10": np.log10, "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan,
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "erf": _error_function, "sqrt": np.sqrt, "sqrt_rn": np.sqrt, "rsqrt": _reciprocal_root,
     "fast_log2": np.log2, "fast_rcbrt": _reciprocal_cube_root, "erfinv_ratio": _erfinv_ratio,
     "fast_sin": np.sin, "fast_cos": np.cos,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tessera.ops.arith import FloatUnary
 
 __all__ = [
-    "MATH_OPS", "AcosOp", "AsinOp", "AtanOp", "CeilOp", "CosOp", "CoshOp", "ErfOp", "ErfinvRatioOp", "Exp10Op",
+    "MATH_OPS", "AcosOp", "AcoshOp", "AsinOp", "AsinhOp", "AtanOp", "AtanhOp", "CeilOp", "CosOp", "CoshOp",
+    "ErfOp", "ErfinvRatioOp", "Exp10Op",
     "Exp2Op", "ExpOp", "Expm1Op", "FastCosOp", "FastLog2Op", "FastRcbrtOp", "FastSinOp",
     "FloorOp", "Log10Op", "Log1pOp", "Log2Op", "LogOp", "RintOp", "RoundOp", "RsqrtOp",
     "SinOp", "SinhOp", "SqrtOp", "SqrtRnOp", "TanOp", "TanhOp", "TruncOp",
@@ -98,6 +99,18 @@ class CoshOp(FloatUnary, opcode="cosh"):
 
 class TanhOp(FloatUnary, opcode="tanh"):
     """Hyperbolic tangent."""
+
+
+class AsinhOp(FloatUnary, opcode="asinh"):
+    """Inverse hyperbolic sine."""
+
+
+class AcoshOp(FloatUnary, opcode="acosh"):
+    """Inverse hyperbolic cosine; NaN below 1."""
+
+
+class AtanhOp(FloatUnary, opcode="atanh"):
+    """Inverse hyperbolic tangent; NaN outside of [-1, 1]."""
 
 
 class ErfOp(FloatUnary, opcode="erf"):

@@ -241,3 +241,11 @@ def test_a_remainder_to_the_nearest_takes_one_branch():
     usual = [part for part in parts if "fma.rn.f32" in part]
     assert len(usual) == 4
     assert not any("f64" in part or "cvt.rni" in part for part in usual)
+
+
+@pytest.mark.parametrize("name", ["asinh", "acosh", "atanh"])
+def test_inverse_hyperbolic_functions_have_no_quotient_and_one_choice(name):
+    found = _of_normals(name)
+    assert found.count(r"div\.") == 0
+    assert found.count(r"lg2\.approx\.ftz") == 4
+    assert found.count(r"selp|slct") == 4

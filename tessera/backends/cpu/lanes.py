@@ -22,7 +22,7 @@ from tessera.ir.types import Type
 VECTOR = {
     float32: {
         "exp", "exp2", "exp10", "expm1", "log", "log2", "log10", "log1p", "tanh", "sinh", "cosh", "erf", "sin", "cos",
-        "tan", "asin", "acos", "atan", "fast_rcbrt", "erfinv_ratio",
+        "tan", "asin", "acos", "atan", "asinh", "acosh", "atanh", "fast_rcbrt", "erfinv_ratio",
     },
     float64: {"exp", "exp2", "log", "log2", "sin", "cos"},
 }  # fmt: skip

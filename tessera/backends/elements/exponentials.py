@@ -209,13 +209,25 @@ def _log32(m: Floats, x: str) -> str:
 
 @function("log1p", float32)
 def _log1p32(m: Floats, x: str) -> str:
-    """1 + x = (1 + f) * 2^e: f comes from x itself, not from the rounded sum."""
+    return m.sign_of(log1p_size(m, x), x)  # zero's, too
+
+
+def log1p_size(m: Floats, x: str) -> str:
+    """log(1 + x) of fp32, for -0 perhaps 0."""
+    total, result = log1p_finite(m, x)
+    return log_edges(m, total, result)
+
+
+def log1p_finite(m: Floats, x: str) -> tuple[str, str]:
+    """Return (1 + x, log(1 + x)) for x from -1 to infinity, both excluded.
+
+    1 + x = (1 + f) * 2^e: f comes from x itself, not from the rounded sum."""
     total = m.add(x, m.const(1.0))
     field = m.iop("and", m.iop("sub", m.bits(total), ROOT_HALF[m.t]), -1 << m.mantissa)
     # 2^-e is subnormal for e > 126, so it is made as 4 * 2^-e, times 1/4.
     scale = m.mul(m.from_bits(m.iop("sub", m.iconst(0x40800000), field)), m.const(0.25))
     f = m.fma(x, scale, m.sub(scale, m.const(1.0)))
-    return m.sign_of(log_edges(m, total, _log_of(m, f, m.to_float(field))), x)  # zero's, too
+    return total, _log_of(m, f, m.to_float(field))
 
 
 @function("log2", float32)

@@ -19,7 +19,6 @@ from tessera.language.extra.libdevice_ops import (
     erfinv_ratio,
     fast_log2f,
     fast_rcbrt,
-    log1p,
     pow,
     rint,
 )
@@ -31,33 +30,7 @@ else:
     from tessera.language.values import constexpr
 
 
-# --- inverse hyperbolic functions ---------------------------------------------------------------------------
-@library
-def _asinh_single(x: tensor):
-    a = arithmetic.abs(x)
-    big = a > 1e9
-    near = where(big, 1.0, a)
-    square = near * near
-    small = near + square / (1.0 + arithmetic.sqrt(square + 1.0))
-    value = log1p(where(big, a, small)) + where(big, 0.6931471805599453, 0.0)
-    return _with_sign(value, x)
-
-
-@library
-def _acosh_single(x: tensor):
-    big = x > 1e9
-    t = where(big, 1.0, x) - 1.0
-    small = t + arithmetic.sqrt(fma(t, t, 2.0 * t))
-    value = log1p(where(big, x, small)) + where(big, 0.6931471805599453, 0.0)
-    return where(x < 1.0, NAN, value)
-
-
-@library
-def _atanh_single(x: tensor):
-    a = arithmetic.abs(x)
-    return _with_sign(0.5 * log1p(2.0 * a / (1.0 - a)), x)
-
-
+# --- lengths, roots -----------------------------------------------------------------------------------------
 @library
 def _norm_single(a: tensor, b: tensor, c: tensor, d: tensor, reciprocal: constexpr):
     """sqrt(a a + b b + c c + d d), or 1 over it: the largest is brought to between 2 and 4 by a power of two."""

@@ -24,11 +24,8 @@ from tessera.language.extra.libdevice_base import (
     _with_sign,
     typed,
 )
-from tessera.language.extra.libdevice_ops import floor, log1p, pow, rint, sqrt_rn, trunc
+from tessera.language.extra.libdevice_ops import floor, pow, rint, sqrt_rn, trunc
 from tessera.language.extra.libdevice_single import (
-    _acosh_single,
-    _asinh_single,
-    _atanh_single,
     _cbrt_single,
     _cospi_single,
     _erfc_single,
@@ -45,7 +42,7 @@ if TYPE_CHECKING:
     from tessera.language.values import tensor
 
 __all__ = [
-    "acosh", "asinh", "atanh", "cbrt", "cospi", "erfc", "erfcinv", "erfcx", "erfinv", "lgamma", "normcdf",
+    "cbrt", "cospi", "erfc", "erfcinv", "erfcx", "erfinv", "lgamma", "normcdf",
     "normcdfinv", "rcbrt", "sinpi", "tgamma",
 ]  # fmt: skip
 
@@ -338,43 +335,3 @@ def rcbrt(arg0: tensor):
         return _cbrt_single(x, True)
     else:
         return 1.0 / _cbrt(x)
-
-
-# --- inverse hyperbolic functions -----------------------------------------------------------------------------------
-@library
-def asinh(arg0: tensor):
-    """Inverse hyperbolic sine: 3 ulp in fp32, 4 ulp in fp64."""
-    x = typed("asinh", "f", arg0)
-    if x.dtype == float32:
-        return _asinh_single(x)
-    else:
-        a = arithmetic.abs(x)
-        near = _limited(a, 1e9)
-        square = near * near
-        small = log1p(near + square / (1.0 + sqrt_rn(square + 1.0)))
-        value = where(a > 1e8, log(a) + 0.6931471805599453, small)
-        return _with_sign(value, x)
-
-
-@library
-def acosh(arg0: tensor):
-    """Inverse hyperbolic cosine: 3 ulp in fp32, 4 ulp in fp64; NaN below 1."""
-    x = typed("acosh", "f", arg0)
-    if x.dtype == float32:
-        return _acosh_single(x)
-    else:
-        t = _limited(x, 1e9) - 1.0
-        small = log1p(t + sqrt_rn(fma(t, t, 2.0 * t)))
-        small = where(x < 1.0, NAN, small)  # a sum of opposites would be infinite
-        return where(x > 1e8, log(x) + 0.6931471805599453, small)
-
-
-@library
-def atanh(arg0: tensor):
-    """Inverse hyperbolic tangent: 3 ulp in fp32, 4 ulp in fp64; NaN outside of [-1, 1]."""
-    x = typed("atanh", "f", arg0)
-    if x.dtype == float32:
-        return _atanh_single(x)
-    else:
-        a = arithmetic.abs(x)
-        return _with_sign(0.5 * log1p(2.0 * a / (1.0 - a)), x)
