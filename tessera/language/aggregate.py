@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
 from tessera.language.by_name import ByName
-from tessera.language.captures import fingerprint
+from tessera.language.captures import CompileTimeFunction, fingerprint
 from tessera.language.source_text import Sourced
 from tessera.language.values import BoundMethod, class_of, constexpr, is_runtime, unwrap, wrap
 
@@ -17,7 +17,7 @@ FIELDS = "__aggregate_fields__"
 T = TypeVar("T")
 
 
-class ConstexprFunction(Sourced, ByName):
+class ConstexprFunction(CompileTimeFunction, Sourced, ByName):
     """A Python function that runs while a kernel is compiled: constexpr in, constexpr out. On the host it also takes
     plain values, and returns what the function returns."""
 

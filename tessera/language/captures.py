@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
@@ -29,6 +29,12 @@ class _Walk(set[int]):
 
     def __init__(self, found: Found | None):
         self.found: Found = [] if found is None else found
+
+
+class CompileTimeFunction:
+    """A function that runs while a kernel is compiled: its text is that of the Python function `fn`."""
+
+    fn: Callable[..., object]
 
 
 def fingerprint(value: Any, found: Found | None = None) -> str:
@@ -55,9 +61,8 @@ def told(value: Any, found: Found | None = None) -> str:
     """Return the text for something that a kernel names; "" if there is none."""
     if isinstance(value, type) or own_function(value) or is_constant(value):
         return fingerprint(value, found)
-    inner = getattr(value, "fn", None)
-    if own_function(inner) and found is not None:  # of a compile-time function
-        fingerprint(inner, found)
+    if isinstance(value, CompileTimeFunction):
+        return fingerprint(value.fn, found)
     key = getattr(value, "cache_key", None)
     if isinstance(key, str):
         return key
@@ -86,6 +91,8 @@ def _text(value: Any, seen: _Walk) -> str:
         return f"{kind.__qualname__}{fields}({', '.join(ordered)})"
     if issubclass(kind, dict):
         return f"dict({_text(tuple(value.items()), seen)})"
+    if isinstance(value, CompileTimeFunction):
+        value = value.fn
     if own_function(value):
         return _function(value, seen)
     if isinstance(value, FunctionType):
@@ -175,7 +182,8 @@ def _reached(name: str, value: Any, names: set[str], seen: _Walk) -> str:
         value = cast("Any", value).__func__
     if isinstance(value, property):
         value = value.fget
-    known = is_constant(value) or own_function(value) or hasattr(value, "cache_key")
+    function = isinstance(value, CompileTimeFunction) or own_function(value)
+    known = function or is_constant(value) or hasattr(value, "cache_key")
     inner = getattr(value, "value", None)  # of a constexpr
     if not known and is_constant(inner) and inner is not None:
         value, known = inner, True

@@ -218,6 +218,31 @@ def test_functions_that_reach_themselves():
     assert fingerprint(count) == fingerprint(count)
 
 
+@tessera.constexpr_function
+def even(n: int) -> bool:
+    return n == 0 or odd(n - 1)
+
+
+@tessera.constexpr_function
+def odd(n: int) -> bool:
+    return n != 0 and even(n - 1)
+
+
+def test_compile_time_functions_that_reach_each_other():
+    @tessera.constexpr_function
+    def fibonacci(n: int) -> int:
+        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+    @tessera.jit
+    def store(out, N: tl.constexpr):
+        tl.store(out, fibonacci(N) + even(N))
+
+    out = np.zeros(1, np.int32)
+    store[(1,)](out, 10)
+    assert out[0] == 56
+    assert even.cache_key != odd.cache_key
+
+
 def test_values():
     class Mode(enum.Enum):
         A = 1
