@@ -116,7 +116,8 @@ def own_layers(x, w, K, rows_w, count, WHERE: tl.constexpr, B: tl.constexpr, BK:
 
 @tessera.jit
 def some_layers(x, w, y, K, rows_w, count, HOW: tl.constexpr, B: tl.constexpr, BK: tl.constexpr):
-    """Some layers write to what is read, others elsewhere: by a branch, by a loop that may not run, by data."""
+    """Some layers write to what is read, others elsewhere: by a branch, by a loop that may not run,
+    by one of which that is not known in advance, by data."""
     cols = tl.arange(0, B)
     tile = tl.make_tensor_descriptor(x, [B, K], [K, 1], [B, BK])
     weights = tl.make_tensor_descriptor(w, [rows_w, B], [B, 1], [BK, B])
@@ -128,15 +129,26 @@ def some_layers(x, w, y, K, rows_w, count, HOW: tl.constexpr, B: tl.constexpr, B
         out = (acc * 0.125).to(tl.float16)
         tl.debug_barrier()
         if HOW == "branch":
-            if layer % 3 == 1:
+            if layer % 3 > 0:
                 tl.store(x + at, out)
             else:
                 tl.store(y + at, out)
         elif HOW == "loop":
             left = layer % 3
-            while left > 1:
+            while left > 0:
                 tl.store(x + at, out)
                 left = left // 2
+        elif HOW == "counted":
+            for _ in range(layer % 3):
+                tl.store(x + at, out)
+        elif HOW == "unknown":
+            if layer % 3 > 0:
+                left = layer
+                while left > 2:
+                    left = left // 2
+                while left > 0:
+                    tl.store(x + at, out)
+                    left = left // 2
         else:
             if tl.load(y + layer) > 0.5:
                 tl.store(x + at, out)
