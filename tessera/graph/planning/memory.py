@@ -12,8 +12,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Bytes, of offsets: vector accesses and tensor maps want no more than the first; the next is a line of a CPU's cache and
-# its longest vector, and the last what all kernels rely on.
+# Bytes, of offsets: vector accesses and tensor maps want no more than the first; the next is a line of a CPU's cache
+# and its longest vector, and the last what all kernels rely on.
 UNITS = (256, 64, 16)
 FEW = 64  # units that a tensor has to have at least, so that what it is rounded up by is a small part of it
 
