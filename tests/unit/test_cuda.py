@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
@@ -204,8 +205,25 @@ def test_not_available_here():
     assert cuda.available() is False
 
 
+def test_a_missing_driver_is_sought_once(monkeypatch: pytest.MonkeyPatch):
+    tried: list[str] = []
+
+    def missing(path: str) -> NoReturn:
+        tried.append(path)
+        raise OSError(path)
+
+    monkeypatch.setattr(cuda_abi.ctypes, "CDLL", missing)
+    cuda.driver.cache_clear()
+    with knobs.nvidia.scope():
+        knobs.nvidia.libcuda_path = "/nowhere/libcuda.so.1"  # other paths are other answers
+        assert not cuda.available()
+        assert not cuda.available()
+    assert tried == ["/nowhere/libcuda.so.1"]
+
+
 def test_a_forked_process_knows_the_device(monkeypatch: pytest.MonkeyPatch):
     cuda.driver.cache_clear()
+    monkeypatch.setattr(knobs.nvidia, "libcuda_path", "a path that nobody asked for")
     monkeypatch.setattr(cuda, "load_library", lambda: Fake(cuInit=cuda_abi.NOT_INITIALIZED))
     assert not cuda.available()
     assert cuda.forked()

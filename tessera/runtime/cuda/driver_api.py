@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
+from tessera.config import knobs
 from tessera.errors import HostPointerError, NoDeviceError, OutOfResources
 from tessera.runtime.cuda import abi
 from tessera.runtime.cuda.abi import (
@@ -386,6 +387,11 @@ def finish() -> None:
 
 def available() -> bool:
     """Whether a CUDA device can be used."""
+    return _found(knobs.nvidia.libcuda_path)
+
+
+@cache  # launches ask, and a search for a missing library takes a millisecond
+def _found(path: str | None) -> bool:
     try:
         driver()
     except NoDeviceError:
