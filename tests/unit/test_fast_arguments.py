@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import ctypes
+import enum
 import gc
+import json
 import struct
 import subprocess
 import sys
@@ -20,7 +22,7 @@ import pytest
 
 import tessera
 import tessera.language as tl
-from tessera.errors import ForeignPointerError, LaunchError, MissingMemory
+from tessera.errors import ForeignPointerError, LaunchError, MissingMemory, UnknownOption
 from tessera.runtime.arguments.descriptor import TensorDescriptor
 from tessera.runtime.arguments.tensors import TensorWrapper
 from tessera.runtime.arguments.torch_layout import Layout, find_layout, tells_the_truth
@@ -235,6 +237,47 @@ def test_pre_run_hooks_before_native_launches(monkeypatch: pytest.MonkeyPatch):
     count.calls = 0
     grid(x, out, N=N)
     assert (len(seen), count.calls) == (1, 0)
+
+
+class Mode(enum.Enum):
+    ONE = 1
+    TWO = 2
+
+
+@tessera.jit
+def by_mode(x, out, MODE: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.load(x + i) + 1)
+
+
+def test_names_that_were_read_from_a_file_stay_native(monkeypatch: pytest.MonkeyPatch):
+    count = Counter(by_mode, monkeypatch)
+    x, out = np.arange(N, dtype=np.float32), np.zeros(N, np.float32)
+    for turn in range(4):
+        options: dict[str, Any] = json.loads(
+            '{"MODE": 3, "N": 64, "num_warps": 2, "num_stages": 1}'
+        )
+        assert sum(name is not sys.intern(name) for name in options) == 3  # a letter is one object
+        by_mode[(1,)](x, out, **options)
+        np.testing.assert_array_equal(out, x + 1)
+        out[:] = turn
+    assert count.calls == 1
+    wrong: dict[str, Any] = dict(zip("MODE N nowarps".split(), (3, 64, 1), strict=True))  # fmt: skip  # noqa: SIM905
+    with pytest.raises(UnknownOption, match="nowarps"):
+        by_mode[(1,)](x, out, **wrong)
+
+
+@pytest.mark.parametrize("value", [Mode.ONE, len, ("silu", 2)])
+def test_compile_time_values_that_stay_native(monkeypatch: pytest.MonkeyPatch, value: object):
+    count = Counter(by_mode, monkeypatch)
+    x, out = np.arange(N, dtype=np.float32), np.zeros(N, np.float32)
+    for _ in range(3):
+        by_mode[(1,)](x, out, MODE=value, N=N)
+        np.testing.assert_array_equal(out, x + 1)
+    assert count.calls == 1
+    if value is Mode.ONE:
+        by_mode[(1,)](x, out, MODE=Mode.TWO, N=N)
+        assert count.calls == 2
 
 
 def test_descriptors_stay_native(monkeypatch: pytest.MonkeyPatch):

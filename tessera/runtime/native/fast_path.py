@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import enum
 import struct
 import sys
 import threading
@@ -54,7 +55,10 @@ METH_FASTCALL_KEYWORDS = 0x82  # METH_FASTCALL | METH_KEYWORDS of CPython
 MOST_ENTRIES = 4096  # of a kernel function; further specialisations launch through Python
 TORCH = sys.intern("torch")
 # Compile-time values of these types are compared by identity, so they must neither change nor be made anew.
-BY_IDENTITY = (type(None), bool, int, float, str, dtype, JITCallable, types.FunctionType, type)
+BY_IDENTITY = (
+    type(None), bool, int, float, str, dtype, JITCallable, types.FunctionType, types.BuiltinFunctionType, type,
+    enum.Enum,
+)  # fmt: skip
 
 
 class Timed(Protocol):
@@ -204,7 +208,8 @@ def _constant_units(x: object) -> int:
 def _comparable(x: object) -> bool:
     """Whether native code distinguishes compile-time values by the key words that it makes of `x`."""
     if type(x) is not tuple:
-        return isinstance(number(x), BY_IDENTITY)
+        of_torch = getattr(sys.modules.get(TORCH), "dtype", ())
+        return isinstance(number(x), BY_IDENTITY) or isinstance(x, of_torch)
     return all(map(_comparable, cast("tuple[object, ...]", x)))
 
 

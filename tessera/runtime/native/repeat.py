@@ -141,23 +141,60 @@ def bind_keywords(
     Python must handle it."""
     used = 0
     for k in range(names.size):
-        name = names.items[k]
-        j = positional
-        while j < d.count and d.names[j] is not name:
-            j += 1
-        if j < d.count:
-            values[j] = given[k]
-        else:
-            known = d.options
-            while known[0] is not name:
-                if integer(known[0]) == 0:
-                    return -1
-                known += 1
-            options[used] = integer(name)
-            if not constant(d, given[k], options + used + 1):
-                return -1
-            used += OPTION_WORDS
+        words = bind_keyword(d, names.items[k], given[k], positional, values, options + used)
+        if words < 0:
+            words = bind_renamed(d, names.items[k], given[k], positional, values, options + used)
+        if words < 0:
+            return -1
+        used += words
     return used
+
+
+@native
+def bind_keyword(
+    d: Head,
+    name: Object,
+    value: Object,
+    positional: i64,
+    values: Pointer[Object],
+    option: Pointer[i64],
+) -> i64:
+    """Bind one keyword argument, whose name is found by identity. Return the number of words, or -1."""
+    j = positional
+    while j < d.count and d.names[j] is not name:
+        j += 1
+    if j < d.count:
+        values[j] = value
+        return 0
+    known = d.options
+    while known[0] is not name:
+        if integer(known[0]) == 0:
+            return -1
+        known += 1
+    option[0] = integer(name)
+    return OPTION_WORDS if constant(d, value, option + 1) else -1
+
+
+@native
+def bind_renamed(
+    d: Head,
+    name: Object,
+    value: Object,
+    positional: i64,
+    values: Pointer[Object],
+    option: Pointer[i64],
+) -> i64:
+    """Bind a keyword argument whose name may be another object than the one of that text which Python interned: keys of
+    `**config` that were read from a file, or made by `split`."""
+    interned = array(Object, 1)
+    interned[0] = name
+    c.Py_IncRef(name)
+    c.PyUnicode_InternInPlace(interned)
+    words = -1
+    if interned[0] is not name:
+        words = bind_keyword(d, interned[0], value, positional, values, option)
+    c.Py_DecRef(interned[0])  # a name that was found is also one of `d`'s
+    return words
 
 
 @native(exported=True)
