@@ -24,7 +24,7 @@ VECTOR = {
         "exp", "exp2", "exp10", "expm1", "log", "log2", "log10", "log1p", "tanh", "sinh", "cosh", "erf", "sin", "cos",
         "tan", "asin", "acos", "atan", "asinh", "acosh", "atanh", "fast_rcbrt", "erfinv_ratio",
     },
-    float64: {"exp", "exp2", "log", "log2", "sin", "cos"},
+    float64: {"exp", "exp2", "log", "log2", "sin", "cos", "asinh", "acosh", "atanh", "remainder"},
 }  # fmt: skip
 EASY = {"sqrt", "sqrt_rn", "rsqrt", "floor", "ceil", "trunc", "rint", "round"}
 Writing = Callable[[Emitter, list[str]], str]

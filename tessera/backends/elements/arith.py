@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tessera.backends.elements import exponentials, inverses, power, trigonometry
+from tessera.backends.elements import exponentials, inverses, power, remainders, trigonometry
 from tessera.backends.elements.builder import ElementBuilder
 from tessera.backends.elements.casts import bitcast, cast, narrow, widen
 from tessera.backends.elements.floats import evaluate
@@ -21,7 +21,13 @@ from tessera.dtypes import dtype, float32, int1
 from tessera.ir import ElementType, Op, Type, elem_of
 from tessera.ops import MATH_OPS, arith
 
-_FUNCTIONS = (exponentials, inverses, power, trigonometry)  # importing them registers their rows
+_FUNCTIONS = (
+    exponentials,
+    inverses,
+    power,
+    remainders,
+    trigonometry,
+)  # importing them registers their rows
 # (builder, op, element type of the first operand, *texts) -> text
 Lowering = Callable[..., str]
 TABLE: dict[type[Op], Lowering] = {}

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tessera.backends.elements.builder import ElementBuilder
 from tessera.backends.elements.floats import Floats, function
 from tessera.backends.elements.literals import float_literal
+from tessera.backends.elements.remainders import turned_sign
 from tessera.backends.elements.trigonometry import turned
 from tessera.backends.gpu.scalar import Scalar
 from tessera.dtypes import float32, float64
@@ -204,35 +205,12 @@ def _remainder32(m: Floats, x: str, y: str) -> str:
         double = k.iop("add", k.bits(k.add(size, size)), k.iop("and", k.bits(shifted), 1))
         other = inner.cmp("icmp ugt", k.int, double, k.bits(b))
         rest = k.select(other, k.sub(rest, k.sign_of(b, rest)), rest)
-        return _turned(k, rest, arguments[0]), far
+        return turned_sign(k, rest, arguments[0]), far
 
     return m.x.beyond("remainder", m.t, [x, y], near)
-
-
-def _turned(m: Floats, value: str, x: str) -> str:
-    """Return the value with its sign turned where x has one."""
-    sign = m.iop("and", m.bits(x), -1 << (m.t.bits - 1))
-    return m.from_bits(m.iop("xor", m.bits(value), sign))
 
 
 @function("far_remainder", float32)
 def _any_remainder32(m: Floats, x: str, y: str) -> str:
     wide = [m.x.convert("fpext", "float", v, "double") for v in (x, y)]
     return m.x.convert("fptrunc", "double", Floats(m.x, float64).math("remainder", *wide), "float")
-
-
-@function("remainder", float64)
-def _remainder(m: Floats, x: str, y: str) -> str:
-    """By fmod of twice the divisor, or of the divisor where that is infinite, and the quotient is 0 or 1. Of a rest r
-    < 2 b, r - b is exact between b/2 and 2 b, and so is b - (r - b)."""
-    a, b = m.abs(x), m.abs(y)
-    big = m.cmp("oge", b, m.const(2.0**1023))
-    rest = m.select(big, a, m.math("fmod", a, m.select(big, b, m.add(b, b))))
-    less = m.sub(rest, b)
-    # r > b/2 is r > b - r, which is exact from b/2 to b; what has been taken off once is compared in the same way.
-    once = m.cmp("ogt", rest, m.sub(b, rest))
-    rest = m.select(once, less, rest)
-    again = m.both(once, m.cmp("oge", less, m.sub(b, less)))
-    rest = m.select(again, m.sub(less, b), rest)
-    defined = m.both(m.cmp("one", b, m.const(0.0)), m.cmp("olt", a, m.const(math.inf)))
-    return m.select(defined, _turned(m, rest, x), m.const(math.nan))
