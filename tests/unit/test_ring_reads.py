@@ -220,6 +220,25 @@ def test_a_part_of_a_product_does_not_need_the_whole_tile(whole: bool) -> None:
     assert list(arrive.after) == ([] if whole else [load.result])
 
 
+def test_what_needs_a_tile_is_found_where_paths_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each value on the way is looked at once: paths through a sort are more than a compiler can follow."""
+    tile = ": tile<64x64xfp8e4nv, #b>"
+    steps = [
+        f"%m{i}{tile} = mul %x{i}, %x{i}\n    %x{i + 1}{tile} = add %x{i}, %m{i}" for i in range(12)
+    ]
+    text = "\n    ".join([f"%x0{tile} = add %b, %b", *steps, "local_store %x12, %left"])
+    module = parse_module(
+        IN_PARTS.replace("FIRST", text).replace("SECOND\n    %s", "%s").replace("%t", "%zero")
+    )
+    looked_at: list[Value] = []
+    users = Value.users
+    monkeypatch.setattr(Value, "users", lambda v: looked_at.append(v) or users(v))
+    PassManager([async_mma.bind(facts=facts_for(90))]).run(module)
+    (arrive,) = [op for op in module.walk() if isinstance(op, MbarrierArriveOp)]
+    assert not arrive.proxy and not list(arrive.after)
+    assert len(looked_at) < 2000
+
+
 # --- machine code --------------------------------------------------------------------------------------------------
 WORDS = re.compile(r"/\* 0x([0-9a-f]{16}) \*/")
 TEXT = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(.*?);")

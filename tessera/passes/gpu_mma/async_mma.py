@@ -227,19 +227,24 @@ def _settled(arrive: MbarrierArriveOp, last: Op, place: dict[Op, int]) -> Op:
     return found
 
 
-def _needing(v: Value) -> Iterator[Op]:
+def _needing(tile: Value) -> Iterator[Op]:
     """Yield the ops that need all registers of a tile, directly or through arithmetic, and that arrivals do not pass:
     MMAs of warpgroups and writes to shared memory. The parts of an MMA run in order, and each reads its own registers
     of an operand: the last part needs them all. What an MMA adds to does not count, as for the check of
     synchronisation, which follows accumulators as results in flight."""
-    for user in v.users():
-        if isinstance(user, WgmmaOp | LocalStoreOp | LocalAllocOp):
-            if not _reads_in_part(user, v) and not _adds_to(user, v):
-                yield user
-        elif user.effects is Effect.NONE and len(user.results) == 1 and not user.regions:
-            made: Any = user.result.type
-            if isinstance(made, TileType) and made.numel >= v.type.numel:
-                yield from _needing(user.result)
+    seen, left = {tile}, [tile]  # paths of sorts and scans meet again and again: each value once
+    while left:
+        v = left.pop()
+        for user in v.users():
+            if isinstance(user, WgmmaOp | LocalStoreOp | LocalAllocOp):
+                if not _reads_in_part(user, v) and not _adds_to(user, v):
+                    yield user
+            elif user.effects is Effect.NONE and len(user.results) == 1 and not user.regions:
+                made: Any = user.result.type
+                whole = isinstance(made, TileType) and made.numel >= v.type.numel
+                if whole and user.result not in seen:
+                    seen.add(user.result)
+                    left.append(user.result)
 
 
 def _reads_in_part(user: Op, v: Value) -> bool:
