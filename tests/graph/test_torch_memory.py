@@ -20,6 +20,7 @@ from tessera.graph.passes import cost  # noqa: E402
 from tessera.graph.planning.plan import INPUT  # noqa: E402
 from tessera.graph.torch.backend import executable_of  # noqa: E402
 from tessera.graph.torch.donate import Donations  # noqa: E402
+from tessera.graph.torch.host import TorchHost  # noqa: E402
 from tessera.graph.torch.importing import import_graph  # noqa: E402
 from tessera.graph.torch.measure import peak_bytes  # noqa: E402
 from tessera.graph.torch.options import Options  # noqa: E402
@@ -307,3 +308,12 @@ def test_small_tensors_that_are_saved_share_a_page(monkeypatch: pytest.MonkeyPat
 def as_on_a_gpu(settle: Any) -> Any:
     """The plan with the pages of a GPU's allocator."""
     return lambda plan, forbidden, keep_from=0, page=0: settle(plan, forbidden)
+
+
+def test_a_view_of_an_arena_that_ends_between_two_elements():
+    arena = torch.arange(38, dtype=torch.uint8)
+    for kind, offset in ((torch.float32, 16), (torch.int64, 16), (torch.uint8, 32)):
+        found = TorchHost({}, {}).view(arena, offset, (2,), (1,), kind)
+        want = arena[offset : offset + 2 * kind.itemsize]
+        assert torch.equal(found.view(torch.uint8), want)
+        assert found.data_ptr() == arena.data_ptr() + offset
