@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import importlib
 import importlib.util
+import json
 import timeit
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +54,8 @@ def launches(api: Any, array: Any) -> dict[str, Any]:
     five, twenty = kernels.five, kernels.twenty
     numbers = (2, 3, 48, 5, 6, 7, 80, 9, 10, 1.5, 128)
 
+    config = json.loads('{"BLOCK": 128, "num_warps": 8}')  # not the objects that Python interned
+
     def grid(meta: dict[str, Any]) -> tuple[int]:
         return (api.cdiv(meta["n"], meta["BLOCK"]),)
 
@@ -61,6 +64,7 @@ def launches(api: Any, array: Any) -> dict[str, Any]:
         "20 arguments": lambda: twenty[(1,)](*x, *numbers, BLOCK=128),
         "5, grid by function": lambda: five[grid](x[0], x[1], x[2], 128, BLOCK=128),
         "5, num_warps": lambda: five[(1,)](x[0], x[1], x[2], 128, BLOCK=128, num_warps=8),
+        "5, names from JSON": lambda: five[(1,)](x[0], x[1], x[2], 128, **config),
         "3 descriptors": product(api, kernels.persistent_matmul, array),
     }
 
