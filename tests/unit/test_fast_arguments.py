@@ -280,6 +280,16 @@ def test_compile_time_values_that_stay_native(monkeypatch: pytest.MonkeyPatch, v
         assert count.calls == 2
 
 
+def test_element_types_of_torch_stay_native(monkeypatch: pytest.MonkeyPatch):
+    torch = pytest.importorskip("torch")
+    count = Counter(by_mode, monkeypatch)
+    x, out = np.arange(N, dtype=np.float32), np.zeros(N, np.float32)
+    for _ in range(3):
+        for kind in (torch.float16, torch.bfloat16):
+            by_mode[(1,)](x, out, MODE=kind, N=N)
+    assert count.calls == 2
+
+
 def test_descriptors_stay_native(monkeypatch: pytest.MonkeyPatch):
     count = Counter(window, monkeypatch)
     out = np.zeros((4, 16), np.float32)

@@ -21,13 +21,8 @@ from tessera.dtypes import dtype, float32, int1
 from tessera.ir import ElementType, Op, Type, elem_of
 from tessera.ops import MATH_OPS, arith
 
-_FUNCTIONS = (
-    exponentials,
-    inverses,
-    power,
-    remainders,
-    trigonometry,
-)  # importing them registers their rows
+# Importing them registers their rows.
+_FUNCTIONS = (exponentials, inverses, power, remainders, trigonometry)
 # (builder, op, element type of the first operand, *texts) -> text
 Lowering = Callable[..., str]
 TABLE: dict[type[Op], Lowering] = {}

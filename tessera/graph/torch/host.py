@@ -125,11 +125,9 @@ class TorchHost:
     ) -> torch.Tensor:
         """A tensor whose element 0 lies `offset` bytes behind that of `base`."""
         if reinterpret is not None:
-            if (
-                base.dtype != kind
-            ):  # of bytes: the arena, whose last tensor may end between two elements
-                whole = base.shape[0] - base.shape[0] % kind.itemsize
-                base = base[:whole].view(kind)
+            if base.dtype != kind:  # bytes: an arena, which may end between two elements
+                beyond = base.shape[0] % kind.itemsize
+                base = (base[:-beyond] if beyond else base).view(kind)
             return reinterpret(base, tuple(shape), tuple(strides), offset // kind.itemsize)
         typed = torch.empty(0, dtype=kind, device=base.device)
         start = base.storage_offset() * base.element_size() + offset

@@ -143,9 +143,10 @@ def bind_keywords(
     for k in range(names.size):
         words = bind_keyword(d, names.items[k], given[k], positional, values, options + used)
         if words < 0:
-            words = bind_renamed(d, names.items[k], given[k], positional, values, options + used)
-        if words < 0:
-            return -1
+            name = interned(names.items[k])
+            words = bind_keyword(d, name, given[k], positional, values, options + used)
+            if words < 0:
+                return -1
         used += words
     return used
 
@@ -176,25 +177,15 @@ def bind_keyword(
 
 
 @native
-def bind_renamed(
-    d: Head,
-    name: Object,
-    value: Object,
-    positional: i64,
-    values: Pointer[Object],
-    option: Pointer[i64],
-) -> i64:
-    """Bind a keyword argument whose name may be another object than the one of that text which Python interned: keys of
-    `**config` that were read from a file, or made by `split`."""
-    interned = array(Object, 1)
-    interned[0] = name
+def interned(name: Object) -> Object:
+    """Return the object that Python interned for a name, to be compared only: this gives no reference. Names are other
+    objects if they are keys of a `**config` that was read from a file, or made by `split`."""
+    held = array(Object, 1)
+    held[0] = name
     c.Py_IncRef(name)
-    c.PyUnicode_InternInPlace(interned)
-    words = -1
-    if interned[0] is not name:
-        words = bind_keyword(d, interned[0], value, positional, values, option)
-    c.Py_DecRef(interned[0])  # a name that was found is also one of `d`'s
-    return words
+    c.PyUnicode_InternInPlace(held)
+    c.Py_DecRef(held[0])
+    return held[0]
 
 
 @native(exported=True)
