@@ -10,7 +10,7 @@ from functools import partial
 
 from tessera.backends.cpu import remarks
 from tessera.backends.cpu.fusion import finish_memo_buffers, masks_of
-from tessera.backends.cpu.llvm_text import scalar_type
+from tessera.backends.cpu.llvm_text import lane_type, scalar_type
 from tessera.backends.cpu.loops import (
     UNROLL,
     Nest,
@@ -35,9 +35,10 @@ from tessera.backends.cpu.reduce import (
 from tessera.backends.cpu.row_prefetch import prefetch, prefetched_rows
 from tessera.backends.cpu.scan_stores import Stores, give_up, joined, wait
 from tessera.backends.cpu.values import Coord, Point, Val, point
+from tessera.backends.elements.arith import is_float
 from tessera.ir import elem_of, shape_of
 from tessera.ir.applications import apply
-from tessera.ops import ScanOp
+from tessera.ops import MulOp, ScanOp
 
 
 @executes(ScanOp)
@@ -80,15 +81,15 @@ def _scan_and_store(lo: Lowering, stores: Stores) -> None:
 
 
 def _prefix(lo: Lowering, op: ScanOp, values: Group, lanes: int) -> Group:
-    """Combine the prefixes of the lanes of one vector, in log2 steps."""
+    """Combine the prefixes of the lanes of one vector, in log2 steps: in blocks of two, four, … lanes, the second half
+    with the last lane of the first one (Sklansky), which a shuffle within 128 bits moves until blocks are longer."""
     step = 1
     while step < lanes:
-        if op.reverse:
-            order = [i + step if i + step < lanes else -1 for i in range(lanes)]
-        else:
-            order = [i - step if i >= step else -1 for i in range(lanes)]
-        moved = combine(lo, op, shuffled(lo, values, lanes, order), values)
-        keep = "<" + ", ".join(f"i1 {'true' if k < 0 else 'false'}" for k in order) + ">"
+        blocks = [i - i % (2 * step) for i in range(lanes)]
+        order = [first + step - (not op.reverse) for first in blocks]
+        moved = combine(lo, op, _whole(lo, op, shuffled(lo, values, lanes, order), lanes), values)
+        kept = [(i - first < step) != op.reverse for i, first in enumerate(blocks)]
+        keep = "<" + ", ".join(f"i1 {'true' if k else 'false'}" for k in kept) + ">"
         values = [
             make(
                 x.type,
@@ -101,6 +102,19 @@ def _prefix(lo: Lowering, op: ScanOp, values: Group, lanes: int) -> Group:
         ]
         step *= 2
     return values
+
+
+def _whole(lo: Lowering, op: ScanOp, values: Group, lanes: int) -> Group:
+    """Keep LLVM from leaving anything in lanes that a product does not need: denormal numbers take long."""
+    if not any(isinstance(x, MulOp) for x in op.combine):
+        return values
+    return [_fenced(lo, x, lanes) if is_float(x.type) and x.type.bits >= 32 else x for x in values]
+
+
+def _fenced(lo: Lowering, x: Val, lanes: int) -> Val:
+    ty = lane_type(x.type, lanes)
+    name = f"llvm.arithmetic.fence.v{lanes}f{x.type.bits}"
+    return make(x.type, lanes, lo.em.call(ty, name, f"{ty} {lo.text(x, lanes)}"))
 
 
 class _Scan:
@@ -128,7 +142,7 @@ class _Scan:
     def _rows(self) -> None:
         lo, op, length = self.lo, self.op, self.shape[-1]
         lanes = min(length & -length, self.width)
-        carry = Registers(lo, op, 1)
+        carry = Registers(lo, op, lanes)
         edge = 0 if op.reverse else lanes - 1
 
         def row(at: Point) -> None:
@@ -138,7 +152,7 @@ class _Scan:
                 where = point((*at.coords, c), lanes)
                 lo.here = where
                 values = _prefix(lo, op, group_at(lo, op, where), lanes)
-                last = [make(x.type, 1, _lane(lo, x, lanes, edge)) for x in values]
+                last = shuffled(lo, values, lanes, [edge] * lanes) if lanes > 1 else values
                 if not first:
                     before = carry.get()
                     values = combine(lo, op, before, values)
@@ -238,7 +252,3 @@ def _counted(lo: Lowering, op: ScanOp, i: int | str, step: int, length: int) -> 
         last = length - step
         i = last - i if isinstance(i, int) else lo.em.op(f"sub nsw i64 {last}, {i}")
     return lo.index(i, step, length)
-
-
-def _lane(lo: Lowering, x: Val, lanes: int, index: int) -> str:
-    return lo.em.lane(scalar_type(x.type), lo.text(x, lanes), lanes, index)
