@@ -352,6 +352,11 @@ CPU = (
         f"tests/unit/test_cpu_mask_ends.py, {KERNELS}", unit="loop",
     ),
     _row(
+        "scan-positions", "cpu", "folds comparisons of the positions that a scan carries along, and carries them in 32 bits",
+        "positions grow along the axis and do not wrap; the region yields one of the two that it gets; elements are combined in order",
+        "backends/cpu/scan_positions.py `_is_position`", f"tests/unit/test_cpu_scan_positions.py, {KERNELS}", unit="op",
+    ),
+    _row(
         "scan-stores", "cpu", "stores what a scan gives in the scan's own loop, without a buffer in between",
         "nothing else needs the results or has an effect in between; the launch checks that the arrays do not overlap",
         "backends/cpu/scan_stores.py `joined`", f"tests/unit/test_cpu_scans.py, {KERNELS}", unit="op",

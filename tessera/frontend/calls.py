@@ -372,9 +372,8 @@ def _range(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> tl_tuple:
 
 
 def _constexpr(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> object:
-    """Mark a value as known at compile time; one that is not passes unchanged, as in an annotated assignment."""
     (x,) = _exactly("constexpr", args, 1)
-    return x if is_runtime(x) else wrap(constexpr(unwrap(x)))
+    return wrap(constexpr(_static("the argument of tl.constexpr()", x)))
 
 
 _SPECIAL: dict[object, Special] = {

@@ -80,8 +80,8 @@ PASS_NAMES = (
     "known-comparisons", "licm", "lower-descriptor-rows", "lower-descriptors", "multicast-loads",
     "narrow-accumulators", "narrow-tiles", "number-tensor-maps", "partition-cluster", "peel-first", "persist",
     "pointer-to-tma", "repeated-loads",
-    "scalarise-inductions", "schedule-loops", "schedule-roles", "schedule-streams", "select-tensor-maps", "split-loops",
-    "synchronized",
+    "scalarise-inductions", "scan-positions", "schedule-loops", "schedule-roles", "schedule-streams",
+    "select-tensor-maps", "split-loops", "synchronized",
     "transpose-buffers", "unroll", "while-to-for", "wide-index", "widen-float8",
 )  # fmt: skip
 """All passes of tessera; PASSES has only those whose modules this process has imported."""

@@ -257,6 +257,19 @@ def sums_so_far(x, out, n, B: tl.constexpr):
 
 
 @tessera.jit
+def last_largest(a, i, b, j):
+    first = (a > b) | ((a == b) & (i > j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@tessera.jit
+def largest_so_far(x, out, B: tl.constexpr):
+    at = tl.arange(0, B)
+    _, place = tl.associative_scan((tl.load(x + at), at.to(tl.int64)), 0, last_largest)
+    tl.store(out + at, place)
+
+
+@tessera.jit
 def ordered(x, out, N: tl.constexpr):
     at = tl.arange(0, N)
     tl.store(out + at, tl.sort(tl.load(x + at)))
@@ -464,6 +477,9 @@ SAMPLES = [
     Sample(
         "sums so far", ("cpu",), sums_so_far, lambda: small((3, 100), (3, 100), dtype=np.float32),
         lambda x: [*x, 100], (3,), {"B": 128},
+    ),
+    Sample(
+        "largest so far", ("cpu",), largest_so_far, lambda: small((64,), (64,), dtype=np.float32), list, (1,), {"B": 64}
     ),
     Sample(
         "ordered", ("cpu",), ordered, lambda: small((64,), (64,), dtype=np.float32), list, (1,), {"N": 64}

@@ -207,6 +207,7 @@ def planted(name: str) -> list[Plant]:
 # Applied to IR by passes, not by a lowering.
 PASSES_APPLY = {o.name for o in OPTIMIZATIONS.values() if o.targets != "cpu"} - FEATURES
 PASSES_APPLY |= {"exchange-partners", "narrow-accumulators", "narrow-tiles", "scalar-inductions"}
+PASSES_APPLY |= {"scan-positions"}
 PASSES_APPLY -= {"share-parts", "byte-casts", "small-casts", "compare-differences"}
 FAULTS = [pytest.param(n, p, id=f"{n}-{p.__name__}") for n in NAMES for p in planted(n)]
 

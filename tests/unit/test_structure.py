@@ -87,12 +87,12 @@ MOST_LINES = {
     # and checks of races
     "frontend": 7882,  # each of about 250 errors tells its remedy; names of other libraries have a table
     "interp": 2358,  # with parts of inverse functions, frames that show its lines to debuggers
-    "backends": 26080,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types,
-    # stores of scans, ends of masks, what is rare behind branches
+    "backends": 26210,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types,
+    # stores of scans, positions in them, ends of masks, what is rare behind branches
     # of the functions of fp32 that were computed in fp64
     "compiler": 1972,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers
-    # examples in docstrings of the host API; ranges for torch's profiler, which left `profiler`; uninterned strings
-    "runtime": 9910,
+    # examples in docstrings of the host API; ranges for torch's profiler, which left `profiler`; names nobody interned
+    "runtime": 9870,
     "compat": 1680,  # with proton's interface
     "tools": 3750,  # with the command `widths`, the reference by kind, and the page of graphs
     "testing": 400,

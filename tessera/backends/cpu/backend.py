@@ -13,6 +13,7 @@ from tessera.backends.cpu.host import prints_in_order
 from tessera.backends.cpu.induction import scalarise_inductions
 from tessera.backends.cpu.narrow_accumulators import narrow_accumulators
 from tessera.backends.cpu.narrow_tiles import narrow_tiles
+from tessera.backends.cpu.scan_positions import scan_positions
 from tessera.backends.cpu.target import resolve
 from tessera.backends.llvm.binding import Target, optimise, version
 from tessera.config import knobs
@@ -40,6 +41,7 @@ def cpu_pipeline(checked: bool = False, traced: bool = False) -> list[Pass]:
         *neutral_pipeline(),
         narrow_tiles,  # before anything else that loops over tiles is decided
         exchange_partners,
+        scan_positions,
         narrow_accumulators,  # tiles that need not be carried at all
         scalarise_inductions,  # after LICM, which shows what is invariant in a loop
         *CLEAN_UP,

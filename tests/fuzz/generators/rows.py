@@ -23,7 +23,7 @@ REDUCTIONS = (
     "user",
     "pair",
 )
-SCANS = ("cumsum", "cumprod", "cummax", "recurrence")
+SCANS = ("cumsum", "cumprod", "cummax", "recurrence", "place")
 SHAPES = ("flip", "permute", "reshape", "join", "split", "broadcast", "ravel", "expand")
 LOOKUPS = ("sort", "topk", "gather", "histogram", "where", "vector", "trip", "clamp", "convert")
 MATH = {  # of whole numbers k from -2 to 2; eight times that and 8.25 is far from a whole number, so that floors agree
@@ -63,6 +63,9 @@ TABLE: dict[str, Pick | Several] = {
 COMBINE = [
     "@tessera.jit", "def most(a, b):", "    return tl.where(a > b, a, b)", "", "",
     "@tessera.jit", "def both(a, c, b, d):", "    return a + b, tl.maximum(c, d).to(c.dtype)", "", "",
+    "@tessera.jit", "def last(a, i, b, j):",
+    "    first = (a > b) | ((a == b) & (i > j)) | ((a != a) & ((b == b) | (i > j)))",
+    "    return tl.where(first, a, b), tl.where(first, i, j)", "", "",
     "@tessera.jit", "def step(a, c, b, d):", "    return a * b, c * b + d", "", "",
 ]  # fmt: skip
 
@@ -313,6 +316,12 @@ class Rows:
         how = f", {axis}, reverse={reverse}"
         if op == "cummax":
             self.line(f"x = tl.associative_scan(x, {axis}, most, reverse={reverse})")
+            return
+        if op == "place":
+            view = ", ".join(":" if j == axis else "None" for j in range(len(self.shape)))
+            self.line(f"x_at = tl.broadcast_to(tl.arange(0, {n})[{view}].to(tl.int64), x.shape)")
+            self.line(f"x, x_at = tl.associative_scan((x, x_at), {axis}, last, reverse={reverse})")
+            self.store("x_at", self.shape, integer=True)
             return
         self.check(self.bound * n)
         self.bound *= n if op == "cumsum" else 1
