@@ -172,7 +172,7 @@ class JITCallable(Sourced, ByName):
                 yield f"{name}={value.module}.{value.__qualname__}"
             elif isinstance(value, constexpr):
                 self._capture(place)
-                yield f"{name}={fingerprint(value.value)}"
+                yield f"{name}=constexpr({fingerprint(value.value)})"  # a bare number is refused
             else:
                 found: Found = []
                 text = told(value, found)

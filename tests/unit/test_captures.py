@@ -20,6 +20,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.config import knobs
+from tessera.errors import ForbiddenGlobal
 from tessera.language.captures import fingerprint
 
 SETTINGS = """
@@ -270,6 +271,27 @@ def test_modules_of_modules():
     before = fingerprint(size)
     inner.size = 5  # type: ignore[attr-defined]
     assert fingerprint(size) != before
+
+
+LIMIT = tl.constexpr(3)
+
+
+@tessera.jit
+def reads_limit(out):
+    tl.store(out, LIMIT)
+
+
+def test_a_bare_number_is_refused_though_an_equal_constexpr_is_cached(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    out = np.zeros(1, np.int32)
+    with knobs.scope():
+        knobs.cache.dir = str(tmp_path)
+        reads_limit[(1,)](out)
+        monkeypatch.setitem(globals(), "LIMIT", 3)
+        again = tessera.jit(reads_limit.fn)
+        with pytest.raises(ForbiddenGlobal, match="LIMIT"):
+            again[(1,)](out)
 
 
 class Opaque:
