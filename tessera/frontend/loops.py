@@ -33,15 +33,26 @@ from tessera.frontend.jumps import (
 )
 from tessera.frontend.markers import mark_line
 from tessera.frontend.semantics.type_promotion import promote_ints
-from tessera.frontend.semantics.values import cast, condition, to_tensor
+from tessera.frontend.semantics.values import cast, condition, const_raw, to_tensor
 from tessera.frontend.source import walrus_names
 from tessera.frontend.statements import assign
 from tessera.ir import Block, Value
 from tessera.language import hints
 from tessera.language.values import constexpr, tensor, unwrap
-from tessera.ops import AddOp, AndOp, CmpOp, ConditionOp, ConstOp, ForOp, WhileOp, YieldOp
+from tessera.ops import (
+    AddOp,
+    AndOp,
+    AssertOp,
+    CmpOp,
+    ConditionOp,
+    ConstOp,
+    ForOp,
+    WhileOp,
+    YieldOp,
+)
 
 NO_STEP = "the step of a range must not be 0"
+UP_ONLY = "the step of a range must be positive unless it is known at compile time"
 STEPS = "the step is what is added to the variable each time, such as 1, -1 or BLOCK"
 NO_ELSE = "write its statements behind the loop, under an `if` where they do not always run"
 _BUILTINS: Any = hints
@@ -195,7 +206,17 @@ def _bounds(fe: FrontEnd, bound: Sequence[object]) -> list[Value]:
     common = tensors[0].dtype
     for t in tensors[1:]:
         common = promote_ints(common, t.dtype)
-    return [cast(fe, t.handle, common) for t in tensors]
+    values = [cast(fe, t.handle, common) for t in tensors]
+    if not isinstance(step, constexpr):
+        _assert_upwards(fe, values[2])
+    return values
+
+
+def _assert_upwards(fe: FrontEnd, step: Value) -> None:
+    """Let builds that look for mistakes find a run-time step that counts down: the loop would count up to its end."""
+    if fe.options.debug or fe.options.backend_name == "interpreter":
+        up = fe.builder.emit(CmpOp(step, const_raw(fe, 0, step.type), predicate="gt"))
+        fe.builder.insert(AssertOp(up, message=UP_ONLY))
 
 
 def _hints(options: Sequence[object]) -> dict[str, Any]:

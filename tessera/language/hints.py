@@ -47,7 +47,8 @@ def range(
     warp_specialize: BoolLike = False,
     disable_licm: BoolLike = False,
 ) -> Iterator[tensor]:
-    """The ints of Python's `range`, with hints for the compiler; valid as the iterator of a `for` only.
+    """The ints of Python's `range`, with hints for the compiler; valid as the iterator of a `for` only. Only a
+    step known at compile time may be negative.
 
     `num_stages` is the depth of the software pipeline of this loop, `loop_unroll_factor` the number of bodies in an
     iteration; both are compile-time ints. With `warp_specialize` the compiler remarks where a loop does not get warps

@@ -39,6 +39,18 @@ def product_kernel(x, out, factor, N: tl.constexpr):
     tl.store(out + i, tl.load(x + i) * factor)
 
 
+@tessera.jit
+def strided_sum(out, n, step):
+    total = 0
+    for k in range(0, n, step):
+        total += k
+    for k in range(0, n, step):
+        if k > 9:
+            break
+        total += k
+    tl.store(out, total)
+
+
 def fails(device: Any) -> Any:
     if device.is_cuda:
         pytest.skip("a failed assertion ends the CUDA context: see tests/gpu")
@@ -52,6 +64,15 @@ def test_assertions_that_hold(device: Any):
     calling_kernel[(4,)](device.array(np.arange(0, 8, 2, dtype=np.int32)), out, debug=True)
     assert device.numpy(out)[:4].tolist() == [0, 1, 2, 3]
     product_kernel[(1,)](x, out, (1 << 25) - 1, 64, debug=True)
+
+
+def test_a_range_counts_down_by_compile_time_steps_only(device: Any):
+    out = device.zeros(1, "i32")
+    strided_sum[(1,)](out, 10, 4, debug=True)
+    assert device.numpy(out)[0] == 2 * (0 + 4 + 8)
+    with fails(device) as caught:
+        strided_sum[(1,)](out, -10, -4, debug=True)
+    assert "must be positive unless it is known at compile time" in str(caught.value)
 
 
 def test_failing_assertions_name_the_message(device: Any):
