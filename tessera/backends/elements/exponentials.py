@@ -195,10 +195,10 @@ def log_edges(m: Floats, x: str, result: str) -> str:
     return m.select(m.cmp("oeq", x, m.const(0.0)), m.const(-math.inf), result)
 
 
-def _log_of(m: Floats, f: str, places: str) -> str:
-    """log((1 + f) 2^e) in fp32. Where e is not 0 the result is 0.35 at least."""
+def _log_of(m: Floats, f: str, places: str, sign: float = 1.0) -> str:
+    """log((1 + f) 2^e) in fp32; `places` may have the other sign. Where e is not 0 the result is 0.35 at least."""
     near = m.fma(m.mul(f, f), m.polynomial(c.LOG, f), f)
-    return m.fma(places, m.const(math.log(2) * unit(m)), near)
+    return m.fma(places, m.const(sign * math.log(2) * unit(m)), near)
 
 
 @function("log", float32)
@@ -208,26 +208,37 @@ def _log32(m: Floats, x: str) -> str:
 
 
 @function("log1p", float32)
-def _log1p32(m: Floats, x: str) -> str:
-    return m.sign_of(log1p_size(m, x), x)  # zero's, too
-
-
-def log1p_size(m: Floats, x: str) -> str:
-    """log(1 + x) of fp32, for -0 perhaps 0."""
-    total, result = log1p_finite(m, x)
-    return log_edges(m, total, result)
-
-
-def log1p_finite(m: Floats, x: str) -> tuple[str, str]:
-    """Return (1 + x, log(1 + x)) for x from -1 to infinity, both excluded.
-
-    1 + x = (1 + f) * 2^e: f comes from x itself, not from the rounded sum."""
+def log1p_single(m: Floats, x: str) -> str:
+    """Where there is an instruction for logarithms it gives those of sums from 2^126.5 on, and for what is special."""
     total = m.add(x, m.const(1.0))
-    field = m.iop("and", m.iop("sub", m.bits(total), ROOT_HALF[m.t]), -1 << m.mantissa)
-    # 2^-e is subnormal for e > 126, so it is made as 4 * 2^-e, times 1/4.
-    scale = m.mul(m.from_bits(m.iop("sub", m.iconst(0x40800000), field)), m.const(0.25))
-    f = m.fma(x, scale, m.sub(scale, m.const(1.0)))
-    return total, _log_of(m, f, m.to_float(field))
+    own = m.x.approximate("normal_log2", m.t, total)
+    if own is None:
+        return log_edges(m, total, _log_of_sum(m, x, total)[0])
+    result, places = _log_of_sum(m, x, total, 0)
+    far = m.cmp(
+        "ogt", m.abs(places), m.const(126.5 / unit(m))
+    )  # and where the sum is 0, negative or NaN
+    return m.select(far, m.mul(own, m.const(math.log(2))), result)
+
+
+def log1p_limited(m: Floats, x: str) -> str:
+    """log(1 + x) of fp32 for x > -1, up to 2^126."""
+    return _log_of_sum(m, x, m.add(x, m.const(1.0)), 0)[0]
+
+
+def _log_of_sum(m: Floats, x: str, total: str, spare: int = 2) -> tuple[str, str]:
+    """Return (log(1 + x), places) for x from -1 to infinity, both excluded; -e in `places`.
+
+    1 + x = (1 + f) * 2^e: f comes from x itself, not from the rounded sum. What is added to -0 is -0: the opposite of
+    0, and -e, which is 0, times a negative factor. 2^-e is subnormal for e > 126, so it is made as 2^(spare - e)."""
+    most = m.iconst(ROOT_HALF[m.t] + (1 << m.mantissa) - 1)
+    field = m.iop("and", m.x.op("sub", m.int, most, m.bits(total)), -1 << m.mantissa)
+    scale = m.from_bits(m.iop("add", field, (m.t.bias + spare) << m.mantissa))
+    if spare:
+        scale = m.mul(scale, m.const(0.5**spare))
+    f = m.fma(x, scale, m.neg(m.sub(m.const(1.0), scale)))
+    places = m.to_float(field)
+    return _log_of(m, f, places, -1.0), places
 
 
 @function("log2", float32)

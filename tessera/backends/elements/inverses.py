@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tessera.backends.elements import coefficients as c
-from tessera.backends.elements.exponentials import log1p_finite, log1p_size
+from tessera.backends.elements.exponentials import log1p_limited, log1p_single
 from tessera.backends.elements.floats import Floats, function
 from tessera.dtypes import float32, float64
 
@@ -55,7 +55,7 @@ def _log_twice(m: Floats, a: str, finite: str, rare: str) -> str | None:
     if log is None:
         return None
     ln2 = m.const(math.log(2))
-    return m.select(rare, m.fma(log, ln2, ln2), log1p_finite(m, finite)[1])
+    return m.select(rare, m.fma(log, ln2, ln2), log1p_limited(m, finite))
 
 
 def _far(m: Floats, a: str) -> str:
@@ -65,7 +65,7 @@ def _far(m: Floats, a: str) -> str:
 
 def _log_limited(m: Floats, big: str, a: str, finite: str) -> str:
     """log(1 + finite), and where `big` log 2a."""
-    value = log1p_size(m, m.select(big, a, finite))
+    value = log1p_single(m, m.select(big, a, finite))
     return m.add(value, m.select(big, m.const(math.log(2)), m.const(0.0)))
 
 
@@ -104,7 +104,7 @@ def _atanh32(m: Floats, x: str) -> str:
     """Half of log(1 + 2 a / (1 - a)): of the quotient 2 a + 2 a^2 / (1 - a) the first part has no error."""
     a = m.call("minnum", m.abs(x), m.const(2.0))  # of NaN, too, whose result is the same
     twice, inverse = m.add(a, a), m.reciprocal(m.sub(m.const(1.0), a))
-    value = log1p_size(m, m.fma(m.mul(twice, a), inverse, twice))
+    value = log1p_single(m, m.fma(m.mul(twice, a), inverse, twice))
     return m.sign_of(m.mul(value, m.const(0.5)), x)
 
 

@@ -188,16 +188,19 @@ def _arcsine(m: Floats, x: str) -> tuple[str, str]:
 @function("asin", float32)
 def _asin32(m: Floats, x: str) -> str:
     big, value = _arcsine(m, x)
-    other = _less(m, math.pi / 2, m.add(value, value), c.HALF_PI_LOW)
+    other = m.add(m.fma(value, m.const(-2.0), m.const(math.pi / 2)), m.const(c.HALF_PI_LOW))
     return m.sign_of(m.select(big, other, value), x)
 
 
 @function("acos", float32)
 def _acos32(m: Floats, x: str) -> str:
+    """Half of pi less asin x; of a large |x| 0 or pi, and twice the value with the sign of x. One sum rounds: what pi
+    has beyond fp32 is 0.37 ulp of the least sum."""
     big, value = _arcsine(m, x)
-    twice = m.add(value, value)
-    left = m.select(m.below(x, 0.0), _less(m, math.pi, twice, 2 * c.HALF_PI_LOW), twice)
-    return m.select(big, left, _less(m, math.pi / 2, m.sign_of(value, x), c.HALF_PI_LOW))
+    start = m.select(m.below(x, 0.0), m.const(math.pi), m.const(0.0))
+    start = m.select(big, start, m.const(math.pi / 2))
+    factor = m.select(big, m.const(2.0), m.const(-1.0))
+    return m.fma(m.sign_of(value, x), factor, start)
 
 
 @function("asin", float64)
