@@ -5,8 +5,8 @@ from __future__ import annotations
 from tessera.ops.arith import FloatUnary
 
 __all__ = [
-    "MATH_OPS", "AcosOp", "AcoshOp", "AsinOp", "AsinhOp", "AtanOp", "AtanhOp", "CeilOp", "CosOp", "CoshOp",
-    "ErfOp", "ErfinvRatioOp", "Exp10Op",
+    "MATH_OPS", "AcosOp", "AcoshOp", "AsinOp", "AsinhOp", "AtanOp", "AtanhOp", "BesselI0Op", "BesselI1Op",
+    "CeilOp", "CosOp", "CoshOp", "ErfOp", "ErfinvRatioOp", "Exp10Op",
     "Exp2Op", "ExpOp", "Expm1Op", "FastCosOp", "FastLog2Op", "FastRcbrtOp", "FastSinOp",
     "FloorOp", "Log10Op", "Log1pOp", "Log2Op", "LogOp", "RintOp", "RoundOp", "RsqrtOp",
     "SinOp", "SinhOp", "SqrtOp", "SqrtRnOp", "TanOp", "TanhOp", "TruncOp",
@@ -55,6 +55,14 @@ class FastRcbrtOp(FloatUnary, opcode="fast_rcbrt"):
 
 class ErfinvRatioOp(FloatUnary, opcode="erfinv_ratio"):
     """erfinv(y) / y for the y with 1 - y * y = x: infinite at 0."""
+
+
+class BesselI0Op(FloatUnary, opcode="bessel_i0"):
+    """Modified Bessel function of the first kind, order 0, of x >= 0."""
+
+
+class BesselI1Op(FloatUnary, opcode="bessel_i1"):
+    """Modified Bessel function of the first kind, order 1, of x >= 0."""
 
 
 class FastSinOp(FloatUnary, opcode="fast_sin"):

@@ -22,7 +22,6 @@ ROWS = {row.name: row for row in POLYNOMIALS}
 ROUGH = {
     "ERFCX_SINGLE", "ERFINV_CENTRE", "ERFINV_TAIL", "ERFCINV_TAIL", "LGAMMA_SINGLE",
     "SINE_SINGLE", "J0_SINGLE", "J1_SINGLE", "Y0_SINGLE", "Y1_SINGLE", "MODULUS0", "MODULUS1", "PHASE0", "PHASE1",
-    "I0_NEAR_SINGLE", "I0_FAR_SINGLE", "I1_FAR_SINGLE",
 }  # fmt: skip
 # Written as a formula, or constants in several parts.
 SERIES = {"EXP_SERIES", "EXP2_SERIES", "ATAN64", "ERF64", "ATANH", "I0_SMALL", "I1_SMALL"}

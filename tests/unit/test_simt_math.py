@@ -249,3 +249,30 @@ def test_inverse_hyperbolic_functions_have_no_quotient_and_one_choice(name):
     assert found.count(r"div\.") == 0
     assert found.count(r"lg2\.approx\.ftz") == 4
     assert found.count(r"selp|slct") == 4
+
+
+@pytest.mark.parametrize("name", ["cyl_bessel_i0", "cyl_bessel_i1"])
+def test_large_arguments_of_bessel_functions_are_branched_around(name):
+    parts = re.split(r"\n\$L\w+:", _of_normals(name).ptx)
+    assert "rsqrt" not in parts[0]
+    assert sum("rsqrt" in part for part in parts) == 4
+
+
+def test_large_sums_of_log1p_come_from_an_instruction():
+    x = np.exp2(np.linspace(120, 127.99, SIZE)).astype(np.float32)
+    out = np.zeros_like(x)
+    p = "*fp32"
+    Compiled(
+        apply_kernel, {"x": p, "out": p, "F": C, "N": C}, {"F": libdevice.log1p, "N": SIZE}
+    ).run(x, out)
+    assert worst(out, [mpmath.log1p(float(v)) for v in x]) <= BOUNDS["log1p"][0]
+
+
+def test_the_least_numbers_keep_their_sign_in_log1p():
+    x = np.resize(np.array([0.0, -0.0, 1e-45, -1e-45], np.float32), 128)
+    out = np.ones_like(x)
+    p = "*fp32"
+    Compiled(
+        apply_kernel, {"x": p, "out": p, "F": C, "N": C}, {"F": libdevice.log1p, "N": 128}
+    ).run(x, out)
+    np.testing.assert_array_equal(out.view(np.int32), x.view(np.int32))

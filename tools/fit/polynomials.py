@@ -81,6 +81,10 @@ def _relative(name: str, of: Function, low: Real, high: Real) -> Polynomial:
     return _single(name, of, low, high, lambda t: 1 / of(t))
 
 
+def _share(name: str, of: Function, low: Real, high: Real) -> Polynomial:
+    return _element(name, of, low, high, lambda t: 1 / of(t), single=True)
+
+
 # --- functions of the tables -----------------------------------------------------------------------------------
 def of_square(f: Function) -> Function:
     """A function of x*x as one of x."""
@@ -275,6 +279,10 @@ POLYNOMIALS = (
              single=True),
     _element("ASIN", of_square(lambda t: (mp.asin(t) - t) / t**3), 0, 0.25, of_square(lambda t: t**3 / mp.asin(t)),
              single=True),
+    _share("BESSEL_I0_NEAR", bessel_i_near(0), 1e-9, 20.25),
+    _share("BESSEL_I1_NEAR", bessel_i_near(1), 1e-9, 20.25),
+    _share("BESSEL_I0_FAR", bessel_i_far(0), 0.0104, 0.11112),
+    _share("BESSEL_I1_FAR", bessel_i_far(1), 0.0104, 0.11112),
     _element("EXP64", lambda r: (mp.exp(r) - 1 - r) / r**2, -HALF_LN2, HALF_LN2, lambda r: r**2 / mp.exp(r)),
     _element("LOG64", of_square(lambda s: (mp.log((1 + s) / (1 - s)) / s - 2) / s**2), 0, LARGEST_S,
              of_square(lambda s: s**3 / mp.log((1 + s) / (1 - s)))),
@@ -298,10 +306,6 @@ POLYNOMIALS = (
     _relative("MODULUS1", modulus(1), 1e-9, 0.01778),
     _single("PHASE0", phase(0), 1e-9, 0.01778, None),
     _single("PHASE1", phase(1), 1e-9, 0.01778, None),
-    _relative("I0_NEAR_SINGLE", bessel_i_near(0), 1e-9, 10.5625),
-    _relative("I1_NEAR_SINGLE", bessel_i_near(1), 1e-9, 10.5625),
-    _relative("I0_FAR_SINGLE", bessel_i_far(0), 0.0105, 0.15385),
-    _relative("I1_FAR_SINGLE", bessel_i_far(1), 0.0105, 0.15385),
     _single("SINPI_SINGLE", of_square(lambda r: (mp.sinpi(r) / r - mp.pi) / r**2), 0, 0.25,
             of_square(lambda r: r**3 / mp.sinpi(r))),
     _single("LGAMMA_SINGLE", lgamma, -1, 1, lambda t: 1 / lgamma(t)),

@@ -12,7 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tessera.backends.elements import exponentials, inverses, power, remainders, trigonometry
+from tessera.backends.elements import (
+    bessel,
+    exponentials,
+    inverses,
+    power,
+    remainders,
+    trigonometry,
+)
 from tessera.backends.elements.builder import ElementBuilder
 from tessera.backends.elements.casts import bitcast, cast, narrow, widen
 from tessera.backends.elements.floats import evaluate
@@ -22,7 +29,7 @@ from tessera.ir import ElementType, Op, Type, elem_of
 from tessera.ops import MATH_OPS, arith
 
 # Importing them registers their rows.
-_FUNCTIONS = (exponentials, inverses, power, remainders, trigonometry)
+_FUNCTIONS = (bessel, exponentials, inverses, power, remainders, trigonometry)
 # (builder, op, element type of the first operand, *texts) -> text
 Lowering = Callable[..., str]
 TABLE: dict[type[Op], Lowering] = {}

@@ -34,9 +34,11 @@ from tessera.language.extra.libdevice_base import _bits, typed
 from tessera.language.extra.libdevice_bessel import *
 from tessera.language.extra.libdevice_integers import *
 from tessera.language.extra.libdevice_ops import *
-from tessera.language.extra.libdevice_ops import (
-    erfinv_ratio as erfinv_ratio,
-)  # printed kernels name it
+from tessera.language.extra.libdevice_ops import (  # printed kernels name them
+    bessel_i0 as bessel_i0,
+)
+from tessera.language.extra.libdevice_ops import bessel_i1 as bessel_i1
+from tessera.language.extra.libdevice_ops import erfinv_ratio as erfinv_ratio
 from tessera.language.extra.libdevice_ops import fast_rcbrt as fast_rcbrt
 from tessera.language.extra.libdevice_single import _rsqrt_single
 from tessera.language.extra.libdevice_special import *

@@ -26,13 +26,12 @@ from tessera.language.extra.libdevice_base import (
     typed,
 )
 from tessera.language.extra.libdevice_bessel_single import (
-    _bessel_i_single,
     _j0_single,
     _j1_single,
     _y0_single,
     _y1_single,
 )
-from tessera.language.extra.libdevice_ops import sqrt_rn
+from tessera.language.extra.libdevice_ops import bessel_i0, bessel_i1, sqrt_rn
 
 __all__ = ["cyl_bessel_i0", "cyl_bessel_i1", "j0", "j1", "jn", "y0", "y1", "yn"]
 
@@ -244,7 +243,7 @@ def cyl_bessel_i0(arg0: tensor):
     x = typed("cyl_bessel_i0", "f", arg0)
     a = arithmetic.abs(x)
     if x.dtype == float32:
-        return _bessel_i_single(a, tables.I0_NEAR_SINGLE, tables.I0_FAR_SINGLE, 0)
+        return bessel_i0(a)
     else:
         return _bessel_i(a, tables.I0_SMALL, tables.I0_LARGE, 0)
 
@@ -255,7 +254,7 @@ def cyl_bessel_i1(arg0: tensor):
     x = typed("cyl_bessel_i1", "f", arg0)
     a = arithmetic.abs(x)
     if x.dtype == float32:
-        value = _bessel_i_single(a, tables.I1_NEAR_SINGLE, tables.I1_FAR_SINGLE, 1)
+        value = bessel_i1(a)
     else:
         value = _bessel_i(a, tables.I1_SMALL, tables.I1_LARGE, 1)
     return where(_is_negative(x), -value, value)

@@ -1,7 +1,7 @@
 """Defines libdevice's Bessel functions of fp32 in fp32, but for the phase beyond 7.5, whose angle is reduced in fp64.
 
 Below 7.5 J is its zeros times a polynomial of x*x, Y that plus a multiple of log(x) J. From there on both are a modulus
-times the sine of a phase: polynomials of 1 / (x*x). I is a polynomial of x*x below 6.5, then exp(x) times one of 1/x.
+times the sine of a phase: polynomials of 1 / (x*x). I is an op (backends/elements/bessel.py).
 """
 
 # pyright: reportPrivateUsage=false
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tessera.dtypes import float32, float64, int32, int64
 from tessera.language import arithmetic
-from tessera.language.arithmetic import exp2, fma, rsqrt, where
+from tessera.language.arithmetic import fma, rsqrt, where
 from tessera.language.callable import library
 from tessera.language.creation import zeros_like
 from tessera.language.extra import libdevice_tables as tables
@@ -99,20 +99,3 @@ def _y1_single(x: tensor):
     small = where(x > 0, fma(x, regular, -0.6366197723675814 / x), where(x == 0, -INF, NAN))
     large = _wave(x, tables.MODULUS1, tables.PHASE1, -2.356194490192345)
     return where(x < 7.5, small, large)
-
-
-@library
-def _bessel_i_single(a: tensor, SMALL: constexpr, LARGE: constexpr, power: constexpr):
-    """For a >= 0. exp(a) is 2**r 2**n; both factors stay in range where the result does."""
-    small = _poly(a * a * 0.25, SMALL)
-    if power == 1:
-        small = small * (a * 0.5)
-    near = arithmetic.minimum(a, 96.0)  # n + 12 stays below 2**7, and the result is infinite
-    t = near * 1.4426950408889634 + 12582912.0
-    n = t - 12582912.0
-    r = fma(near, 1.925963033500011e-08, fma(near, 1.4426950216293335, -n))
-    power_of_two = ((t.to(int32, bitcast=True) << 23) + 0x39800000).to(float32, bitcast=True)
-    root = rsqrt(a)
-    size = root * _poly(root * root, LARGE) * 4096.0
-    large = exp2(r) * size * power_of_two
-    return where(a < 6.5, small, where(a > 96.0, INF, large))

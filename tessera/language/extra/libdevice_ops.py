@@ -78,8 +78,10 @@ fast_log2f, fast_sinf, fast_cosf = (_unary(f"{name}f", doc) for name, doc in FAS
 PARTS = {  # of libdevice's functions of fp32, by the op's name
     "fast_rcbrt": "1 / cube root of a positive normal number, 0 or infinity (fp32), off by 4e-6 at most.",
     "erfinv_ratio": "erfinv(y) / y for the y with 1 - y * y = x (fp32).",
+    "bessel_i0": "Modified Bessel function of the first kind, order 0, of x >= 0 (fp32).",
+    "bessel_i1": "Modified Bessel function of the first kind, order 1, of x >= 0 (fp32).",
 }
-fast_rcbrt, erfinv_ratio = (_unary(name, doc) for name, doc in PARTS.items())
+fast_rcbrt, erfinv_ratio, bessel_i0, bessel_i1 = (_unary(name, doc) for name, doc in PARTS.items())
 
 
 @builtin
