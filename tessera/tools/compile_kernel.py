@@ -15,7 +15,7 @@ from tessera.runtime.driver import driver
 from tessera.tools.programs import reason_of
 from tessera.tools.targets import target_named
 
-Signature = tuple[dict[str, str], dict[str, object]]
+Signature = tuple[dict[str, str], dict[str, object], dict[tuple[int, ...], list[list[object]]]]
 
 
 def compile_kernel(args: list[str]) -> int:
@@ -28,7 +28,8 @@ def compile_kernel(args: list[str]) -> int:
     )
     parser.add_argument(
         "--signature", required=True, metavar="NAME=TYPE,...",
-        help="types: *fp32 (a pointer), i32, fp16, ...; a number, True, None or 'text' is a compile-time value",
+        help="types: *fp32 (a pointer), i32, fp16, ..., with :16 if divisible by 16; a number, True, None or 'text' "
+        "is a compile-time value",
     )  # fmt: skip
     parser.add_argument("--target", help="sm_90, cpu, avx2, ...; default: this machine's")
     parser.add_argument(
@@ -51,11 +52,11 @@ def compile_kernel(args: list[str]) -> int:
 
 def _compiled(given: argparse.Namespace) -> str | bytes:
     kernel = kernel_named(given.kernel)
-    types, constants = signature_of(kernel, given.signature)
+    source = ASTSource(kernel, *signature_of(kernel, given.signature))
     options = dict(_pair(text) for text in given.option)
     values = {name: value_of(text) for name, text in options.items()}
     target = target_named(given.target) if given.target else driver.active.get_current_target()
-    made = compile_for(ASTSource(kernel, types, constants), target, values)
+    made = compile_for(source, target, values)
     texts = [name for name, value in made.asm.items() if isinstance(value, str)]
     stage = given.stage or texts[-1]
     if stage not in made.asm:
@@ -88,24 +89,38 @@ def kernel_named(place: str) -> JITCallable:
 
 
 def signature_of(kernel: JITCallable, text: str) -> Signature:
-    """Return types and compile-time values by parameter, of a text `x=*fp32,n=i32,BLOCK=128`."""
+    """Return types, compile-time values by parameter, and attributes, of a text `x=*fp32:16,n=i32,BLOCK=128`."""
     given = dict(_pair(part) for part in text.split(",") if part.strip())
     for name in given:
         if name not in kernel.arg_names:
             near = suggestion(name, kernel.arg_names) or f"there are {', '.join(kernel.arg_names)}"
             raise InvalidArguments(f"{kernel.__name__} has no parameter {name!r}", help=near)
+    types: dict[str, str] = {}
     constants: dict[str, object] = {}
+    attrs: dict[tuple[int, ...], list[list[object]]] = {}
     for p in kernel.params:
         if p.name in given and (p.is_constexpr or _is_value(given[p.name])):
-            constants[p.name] = value_of(given.pop(p.name))
-        elif p.name not in given and p.has_default:
+            constants[p.name] = value_of(given[p.name])
+        elif p.name in given:
+            types[p.name], colon, multiple = given[p.name].partition(":")
+            if colon:
+                attrs[p.num,] = [["tt.divisibility", _multiple(p.name, multiple)]]
+        elif p.has_default:
             constants[p.name] = p.default
-        elif p.name not in given:
+        else:
             kind = "a value" if p.is_constexpr else "a type, as i32 or *fp32"
             raise InvalidArguments(
                 f"the signature says nothing of {p.name}", help=f"give it {kind}"
             )
-    return {**given, **dict.fromkeys(constants, "constexpr")}, constants
+    return {**types, **dict.fromkeys(constants, "constexpr")}, constants, attrs
+
+
+def _multiple(name: str, text: str) -> int:
+    if not text.isdecimal() or (n := int(text)) == 0 or n & (n - 1):
+        raise InvalidArguments(
+            f"{name} cannot be a multiple of {text!r}", help="write a power of two: *fp32:16"
+        )
+    return n
 
 
 def _pair(text: str) -> tuple[str, str]:

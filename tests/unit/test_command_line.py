@@ -187,6 +187,14 @@ def test_compile_to_each_stage(script: str, tmp_path: Path, capsys: pytest.Captu
     assert not capsys.readouterr().out and ".maxntid 64" in written.read_text()
 
 
+def test_compile_for_aligned_arguments(script: str, capsys: pytest.CaptureFixture[str]):
+    """Addresses and lengths divisible by 16 make wide accesses, as at a launch."""
+    even = SIGNATURE.replace("fp32,n=i32", "fp32:16,n=i32:16").replace("64", "1024")
+    for signature, wide in ((even, True), (even.replace(":16", ""), False)):
+        assert main(["compile", f"{script}:scale", signature, "--target=sm_90", "--stage=ptx"]) == 0
+        assert ("ld.global.v4" in capsys.readouterr().out) == wide
+
+
 @pytest.mark.parametrize(
     ("kernel", "args", "told"),
     [
@@ -197,6 +205,8 @@ def test_compile_to_each_stage(script: str, tmp_path: Path, capsys: pytest.Captu
         ("scale", [SIGNATURE, "--target=cpu", "--stage=ptx"], "cpu has no stage 'ptx'"),
         ("scale", [SIGNATURE, "--target=cpu", "--option=num_wraps=2"], "did you mean `num_warps`?"),
         ("scale", ["--signature=x"], "'x' is no NAME=VALUE"),
+        ("scale", [SIGNATURE.replace("i32", "i32:12")], "n cannot be a multiple of '12'"),
+        ("scale", [SIGNATURE.replace("i32", "i32:")], "n cannot be a multiple of ''"),
     ],
 )
 def test_compile_reports_mistakes(
