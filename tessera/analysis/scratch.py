@@ -222,6 +222,7 @@ def conversion_plan(op: ConvertLayoutOp, facts: object) -> Plan:
         elem.bits,
         ldmatrix=getattr(facts, "has_ldmatrix", False),
         stmatrix=getattr(facts, "has_stmatrix", False),
+        warp_exchanges=getattr(facts, "warp_exchanges", False),
         max_bytes=MAX_CONVERSION_BYTES,
     )
 

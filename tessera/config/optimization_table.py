@@ -206,6 +206,9 @@ GPU = (
     ),
     _row("stmatrix", "gpu", "writes fragments of MMAs to shared memory by stmatrix", "the layout has rows of 16 bytes", "layout/matrix_ops.py", "tests/unit/test_simt_shared.py", takes_room=True),
     _row(
+        "warp-exchanges", "gpu", "lets the threads of each warp wait for themselves alone where a conversion through shared memory keeps elements in their warps", "no other warp holds what a warp stores", "layout/convert.py `is_within_warps`", f"tests/filecheck/barriers.gir, tests/unit/test_synchronization.py, {KERNELS}", takes_room=True,
+    ),
+    _row(
         "prefetch", "gpu", "streams loads of loops without MMAs through rings of each thread's own", "addresses are pure; no store of the loop writes what is loaded", "passes/gpu_loops/private.py `_is_simple`, passes/gpu_loops/registers.py `is_apart`", f"tests/unit/test_gpu_passes_prefetch.py, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row("short-loops", "gpu", "gives loops that stream a version for one iteration, which loads to registers", "the bounds say whether there is one iteration", "passes/gpu_loops/short.py `_one_iteration`", f"tests/unit/test_gpu_passes_prefetch.py, tests/filecheck/schedule-streams.gir, {KERNELS}", unit="loop"),

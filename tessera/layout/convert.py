@@ -13,18 +13,20 @@ from functools import lru_cache
 
 from .access import Access, MatrixAccess, round_groups
 from .linear import LinearLayout
-from .relate import check_same_holders, register_map
+from .relate import check_same_holders, register_map, source_map
 from .shuffle import WarpShuffle, plan_shuffle
 from .swizzle import Exchange, find_exchange
 
 __all__ = [
-    "Identity", "Plan", "RegisterPermute", "SharedExchange", "SharedRound", "plan_conversion", "plan_cost",
-    "plan_shared",
+    "Identity", "Plan", "RegisterPermute", "SharedExchange", "SharedRound", "is_within_warps", "plan_conversion",
+    "plan_cost", "plan_shared",
 ]  # fmt: skip
 
 BARRIER_COST = 24.0
 """Slots that the barriers of one round through shared memory cost, so that small exchanges stay in registers
 (tools/fit)."""
+WARP_BARRIER_COST = 8.0
+"""The same of the threads of one warp: they wait for no other warp, but the loads still follow the stores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class SharedExchange:
     `shared` maps offsets (elements) to coordinates.  A thread stores only if none of its bits in `store_lane_free` and
     `store_warp_free` is set (others hold copies; storing anyway is harmless).  The loads fill registers
     `load_registers[i]`, the first holder of each element; register i is then a copy of load_registers[i].
+    `within_warps`: each warp reads only what it stored itself, and nobody else stores there, so that the threads of a
+    warp wait for each other alone.
     """
 
     shared: LinearLayout
@@ -63,6 +67,7 @@ class SharedExchange:
     store_warp_free: int
     load_registers: tuple[int, ...]
     cost: float
+    within_warps: bool = False
 
     @property
     def stmatrix(self) -> bool:
@@ -76,8 +81,13 @@ class SharedExchange:
 Plan = Identity | RegisterPermute | WarpShuffle | SharedExchange
 
 
+def is_within_warps(src: LinearLayout, dst: LinearLayout) -> bool:
+    """Whether each warp of dst finds its elements in the same warp of src, which no other warp holds."""
+    return source_map(src, dst).keeps_warps and not src.free_masks().get("warp", 0)
+
+
 def _exchange(
-    src: LinearLayout, dst: LinearLayout, elem_bits: int, found: Exchange
+    src: LinearLayout, dst: LinearLayout, elem_bits: int, found: Exchange, within_warps: bool
 ) -> SharedExchange:
     slot_bits = src.out_bits - found.halvings
     rounds = tuple(
@@ -97,7 +107,8 @@ def _exchange(
         free.get("lane", 0),
         free.get("warp", 0),
         dst.register_representatives(),
-        found.cost + BARRIER_COST * len(rounds),
+        found.cost + (WARP_BARRIER_COST if within_warps else BARRIER_COST) * len(rounds),
+        within_warps,
     )
 
 
@@ -109,6 +120,7 @@ def plan_shared(
     *,
     ldmatrix: bool = False,
     stmatrix: bool = False,
+    warp_exchanges: bool = False,
     max_bytes: int | None = None,
 ) -> SharedExchange:
     """Return the exchange through shared memory.  With `max_bytes`, use several rounds as far as the layouts allow: the
@@ -122,7 +134,7 @@ def plan_shared(
     found = find_exchange(
         src, dst, bits, store_matrix=stmatrix, load_matrix=ldmatrix, halvings=halvings
     )
-    return _exchange(src, dst, bits, found)
+    return _exchange(src, dst, bits, found, warp_exchanges and is_within_warps(src, dst))
 
 
 @lru_cache(maxsize=2048)
@@ -133,11 +145,13 @@ def plan_conversion(
     *,
     ldmatrix: bool = True,
     stmatrix: bool = True,
+    warp_exchanges: bool = True,
     max_bytes: int | None = None,
 ) -> Plan:
     """Return the cheapest way from layout src to dst for elements of `elem_bits` (1-bit elements are bytes).
 
-    `ldmatrix`, `stmatrix`: whether the target has them; `max_bytes`: shared memory to use.
+    `ldmatrix`, `stmatrix`: whether the target has them; `warp_exchanges`: whether warps may use shared memory without
+    the other warps; `max_bytes`: shared memory to use.
     Raises LayoutError if the layouts are not of one tile in one set of lanes and warps.
     """
     if src == dst:
@@ -150,8 +164,9 @@ def plan_conversion(
     if shuffle is not None and shuffle.num_shuffles == 0:
         return shuffle
     exchange = plan_shared(
-        src, dst, bits, ldmatrix=ldmatrix, stmatrix=stmatrix, max_bytes=max_bytes
-    )
+        src, dst, bits, ldmatrix=ldmatrix, stmatrix=stmatrix, warp_exchanges=warp_exchanges,
+        max_bytes=max_bytes,
+    )  # fmt: skip
     if shuffle is not None and shuffle.cost(bits) <= exchange.cost:
         return shuffle
     return exchange

@@ -43,6 +43,12 @@ class SourceMap:
         """Return (register, lane, warp) of src."""
         return self.register_of(packed), self.lane_of(packed), self.warp_of(packed)
 
+    @property
+    def keeps_warps(self) -> bool:
+        """Whether each warp of dst finds all its elements in the same warp of src."""
+        moved = [self.warp_of(c) for c in self.register + self.lane]
+        return not any(moved) and all(self.warp_of(c) == 1 << i for i, c in enumerate(self.warp))
+
     def source(self, register: int, lane: int, warp: int) -> tuple[int, int, int]:
         """Return (register, lane, warp) of src where (register, lane, warp) of dst finds its element."""
         packed = apply(self.register, register) ^ apply(self.lane, lane) ^ apply(self.warp, warp)

@@ -98,11 +98,6 @@ class _Maps:
     shift: list[int]
 
 
-def _stays_in_warp(found: SourceMap) -> bool:
-    moved = [found.warp_of(c) for c in found.register + found.lane]
-    return not any(moved) and all(found.warp_of(c) == 1 << i for i, c in enumerate(found.warp))
-
-
 def _maps(found: SourceMap) -> _Maps:
     return _Maps(
         reg_of_reg=[found.register_of(c) for c in found.register],
@@ -185,7 +180,7 @@ def _rounds(
 def plan_shuffle(src: LinearLayout, dst: LinearLayout, elem_bits: int) -> WarpShuffle | None:
     """The exchange within each warp that turns src into dst, or None if data must cross warps (or cannot be routed)."""
     found = source_map(src, dst)
-    if not _stays_in_warp(found):
+    if not found.keeps_warps:
         return None
     maps = _maps(found)
     live = Echelon(dst.columns("register")).independent

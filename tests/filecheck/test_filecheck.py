@@ -85,6 +85,7 @@ IN_PASSES = {o.name for o in OPTIMIZATIONS.values() if o.targets != "cpu"} | {
 IN_PASSES -= {
     "ldmatrix",
     "stmatrix",
+    "warp-exchanges",
     "raise-occupancy",
     "spill-little",
     "share-parts",

@@ -116,6 +116,7 @@ def _exchange(plan: SharedExchange, state: np.ndarray, elem_bits: int) -> np.nda
     result = np.full((warps, lanes, len(plan.load_registers)), -1, dtype=np.int64)
     for step in plan.rounds:
         memory = np.full(plan.bytes * 8 // max(8, elem_bits), -1, dtype=np.int64)
+        owner = np.full(memory.size, -1)
         for warp in range(warps):
             for lane in range(lanes):
                 copies = (lane & plan.store_lane_free) or (warp & plan.store_warp_free)
@@ -124,9 +125,12 @@ def _exchange(plan: SharedExchange, state: np.ndarray, elem_bits: int) -> np.nda
                 for group in transfers(step.store, lane, warp, max(8, elem_bits)):
                     for register, offset in group:
                         memory[offset] = state[warp, lane, register]
+                        assert not plan.within_warps or owner[offset] in (-1, warp)
+                        owner[offset] = warp
         for warp in range(warps):
             for lane in range(lanes):
                 for group in transfers(step.load, lane, warp, max(8, elem_bits)):
                     for register, offset in group:
                         result[warp, lane, register] = memory[offset]
+                        assert not plan.within_warps or owner[offset] == warp
     return result[:, :, list(plan.load_registers)]

@@ -41,7 +41,7 @@ ELSEWHERE = {
 ELSEWHERE |= {name for name in OPTIMIZATIONS if name.startswith("graph-")}
 NAMES = sorted(set(OPTIMIZATIONS) - ELSEWHERE)
 # Asked for before any stage runs: they are facts of the target that later stages look at.
-FEATURES = {"ldmatrix", "stmatrix"}
+FEATURES = {"ldmatrix", "stmatrix", "warp-exchanges"}
 
 
 @pytest.fixture(autouse=True)

@@ -208,6 +208,27 @@ def test_accumulator_to_blocked_uses_stmatrix_if_there_is_one() -> None:
     assert older.cost <= 1.25 * plan.cost, "vectors of gathered registers replace stmatrix"
 
 
+@pytest.mark.parametrize("elem_bits", [8, 16, 32])
+def test_within_warps(elem_bits: int) -> None:
+    """Rows of a warpgroup's result become an operand in each warp alone; not so if another warp holds a copy of them,
+    or if elements change warps. The simulator checks who stores where."""
+    shape = (64, 128)
+    src, dst = wgmma_acc(shape, 1, 128), wgmma_operand_a(shape, 1, elem_bits)
+    alone = plan_shared(src, dst, elem_bits, warp_exchanges=True)
+    together = plan_shared(src, dst, elem_bits)
+    assert alone.within_warps and not together.within_warps and alone.cost < together.cost
+    split = plan_shared(src, dst, elem_bits, warp_exchanges=True, max_bytes=alone.bytes // 2)
+    assert split.within_warps and len(split.rounds) == 2
+    for plan in (alone, together, split):
+        assert (run(plan, fill(src), elem_bits) == fill(dst)).all()
+    copied = default_blocked((16, 16), 4, 1)  # 256 elements in 128 threads: no copies
+    few = default_blocked((8, 8), 4, 1)  # every element twice
+    for first, second in ((src, default_blocked(shape, 4, 4)), (few, few), (copied, copied)):
+        held_once = not first.free_masks().get("warp", 0)
+        plan = plan_shared(first, second, elem_bits, warp_exchanges=True)
+        assert plan.within_warps == (first is second and held_once)
+
+
 def test_mismatched_layouts_are_refused() -> None:
     layout = default_blocked((64, 64), 4, 4)
     with pytest.raises(LayoutError, match="different shapes"):

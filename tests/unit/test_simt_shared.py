@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -29,9 +30,9 @@ INSTRUCTION = re.compile(r"^\t(?:@\S+ )?([a-z][\w.:]*)", re.M)
 SHAPE = (64, 64)
 
 
-def compile(kernel: kernels.Kernel, cc: int) -> Counter[str]:
+def compile(kernel: kernels.Kernel, cc: int, **features: bool) -> Counter[str]:
     """Instructions of the kernel's PTX, which ptxas accepts without spilling."""
-    facts = facts_for(cc)
+    facts = replace(facts_for(cc), **features)
     text = lower_module(kernel.module(facts), NvidiaTarget(cc, facts))
     ptx = binding.optimise(text, binding.nvptx(architecture(cc), 84), "").to_assembly()
     done = ptxas.assemble(ptx, architecture(cc))
@@ -72,12 +73,17 @@ def test_accumulators_are_the_next_operand():
 
 
 def test_exchange_within_a_warp():
-    """An 8x8 transposition of words among 8 lanes: one shuffle a word, no shared memory."""
+    """An 8x8 transposition of words among 8 lanes: one shuffle a word, no shared memory; or rows of 16 bytes through
+    shared memory, for which the warp waits for no other."""
     src = blocked((8, 32), (1, 8), (8, 4), (1, 1), (1, 0))
     dst = blocked((8, 32), (8, 1), (1, 32), (1, 1), (0, 1))
-    found = compile(kernels.conversion(src, dst, "fp32"), 80)
+    kernel = kernels.conversion(src, dst, "fp32")
+    found = compile(kernel, 80, warp_exchanges=False)
     assert 0 < total(found, "shfl.sync") <= 8
     assert not total(found, "bar") and not total(found, "st.shared")
+    found = compile(kernel, 80)
+    assert total(found, "ldmatrix") == 2 and total(found, "st.shared") == 2
+    assert total(found, "bar") == total(found, "bar.warp.sync") == 2
 
 
 def test_bytes_travel_four_in_a_word():

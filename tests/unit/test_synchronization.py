@@ -276,6 +276,37 @@ def test_operands_written_before_another_tile_is_exchanged(shape: tuple[int, int
     check_synchronization(module)
 
 
+TURNED = """
+#0 = ll<[64,2] register=[[0,1]] lane=[[1,0],[2,0],[4,0],[8,0],[16,0]] warp=[[32,0]]>
+#1 = ll<[64,2] register=[[{row},0]] lane=[[0,1],[2,0],[4,0],[8,0],[16,0]] warp=[[{other},0]]>
+module {{num_warps=2, shared=512}} {{
+  func {{name='f', kernel=True}} (%x: tile<64x2xfp32, #0>, %n: i32) {{
+    %i: i32 = const {{value=0}}
+    %one: i32 = const {{value=1}}
+    for %i, %n, %one, [] (%j: i32) {{
+      %a: tile<64x2xfp32, #1> = convert_layout %x {{scratch=0, scratch_bytes=512, within_warps=True}}
+      {then}
+      print [%a]
+      yield []
+    }}
+    return []
+  }}
+}}
+"""
+
+
+def test_conversions_within_warps() -> None:
+    """Each warp keeps to its own bytes in all iterations. Nobody else may have them without a barrier."""
+    check_synchronization(parse_module(TURNED.format(row=1, other=32, then="")))
+    with pytest.raises(SynchronizationError, match="convert_layout moves elements between warps"):
+        check_synchronization(parse_module(TURNED.format(row=32, other=1, then="")))
+    back = "%b: tile<64x2xfp32, #0> = convert_layout %a {scratch=0, scratch_bytes=512, within_warps=True}"
+    with pytest.raises(SynchronizationError, match="writes `b`"):
+        check_synchronization(parse_module(TURNED.format(row=1, other=32, then=back)))
+    met = f"barrier\n{back}\nbarrier"
+    check_synchronization(parse_module(TURNED.format(row=1, other=32, then=met)))
+
+
 def test_reads_that_an_arrival_awaits_and_others_use_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read is over when it is first needed, however often it is needed after that. The compiler has arrivals behind
     a write that needs it; here they stand in front of that."""

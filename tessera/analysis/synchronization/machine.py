@@ -83,6 +83,8 @@ class Machine:
         self.shortened = False
         self.env: dict[Value, Any] = {}
         self.private: dict[Op, Any] = {}  # by buffer: the bytes of each thread
+        # By bytes and types: the first conversion whose warps keep to parts of them.
+        self.split: dict[tuple[object, ...], Op] = {}
         self.looks: dict[tuple[int, int], Clock] = {}  # by warpgroup and MMA
         self.reads: dict[Op, Access] = {}  # the last one of each op
         self.ping_pong = "close"  # the last op of the warpgroups' ping-pong

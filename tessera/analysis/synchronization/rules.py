@@ -61,7 +61,8 @@ MBARRIER = "mbarrier"
 BULK = "cp.async.bulk.tensor"
 WGMMA = "wgmma.mma_async"
 SCRATCH = Rule(
-    "all warps write scratch, meet, read it", "generic", "its own barrier; the reads, when the warps meet next",
+    "all warps write scratch, meet, read it; conversions `within_warps`: each warp what it wrote itself", "generic",
+    "its own barrier; the reads, when the warps meet next",
     BARRIER, threads.scratch, applies=threads.has_scratch,
 )  # fmt: skip
 ATOMIC = Rule(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tessera.analysis.synchronization.private import bytes_of_threads
 from tessera.errors import SynchronizationError
 from tessera.ir import Op, TileType
+from tessera.layout.convert import is_within_warps
 from tessera.ops import (
     AsyncCommitOp,
     AsyncCopyOp,
@@ -96,9 +97,17 @@ def ping_pong(m: Machine, role: Role, op: PingPongOp) -> None:
 
 # --- ops that go through memory of their own ----------------------------------------------------------------------
 def scratch(m: Machine, role: Role, op: Op) -> None:
-    """All warps write, synchronise, and read what others wrote."""
+    """All warps write, synchronise, and read what others wrote, or what they wrote themselves."""
     low: int = op.attrs["scratch"]
     span = low, low + op.attrs["scratch_bytes"], op
+    if "within_warps" in op.attrs:
+        before, after = op.operands[0].type, op.results[0].type
+        if not is_within_warps(before.layout, after.layout):
+            raise SynchronizationError(f"{op.opcode} moves elements between warps", loc=op.loc)
+        first = m.split.setdefault((*span[:2], before, after), op)
+        for write in (True, False):
+            m.touch(role, op, (*span[:2], first), write, private=True)
+        return
     m.touch(role, op, span, True)
     m.meet(role, op)
     m.touch(role, op, span, False)

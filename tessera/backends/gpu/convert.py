@@ -114,7 +114,9 @@ def exchange(
     names: Sequence[str],
     scratch: int,
 ) -> list[str]:
-    """The registers after a trip through shared memory at byte `scratch`, which is free on entry."""
+    """The registers after a trip through shared memory at byte `scratch`, which is free on entry; before an exchange
+    within warps, others of the same warp may still read there."""
+    meet = fl.target.warp_barrier if plan.within_warps else fl.target.barrier
     place = fixed_place(fl, scratch)
     # Copies in other lanes are written along: lanes that write one word cost no pass. Whole warps are left out.
     mask = "true"
@@ -125,9 +127,9 @@ def exchange(
             mask = fl.w.pure(f"icmp eq i32 {bits}, 0")
     out = [""] * len(plan.load_registers)
     for number, step in enumerate(plan.rounds):
-        if number:
-            fl.target.barrier(fl.w)
+        if number or plan.within_warps:
+            meet(fl.w)
         write(fl, elem, step.store, place, names, mask)
-        fl.target.barrier(fl.w)
+        meet(fl.w)
         read(fl, elem, step.load, place, out)
     return [out[i] for i in plan.load_registers]

@@ -211,6 +211,7 @@ def enabled_facts(facts: GpuFacts) -> GpuFacts:
         facts,
         has_ldmatrix=facts.has_ldmatrix and apply("ldmatrix"),
         has_stmatrix=facts.has_stmatrix and apply("stmatrix"),
+        warp_exchanges=facts.warp_exchanges and apply("warp-exchanges"),
     )
 
 

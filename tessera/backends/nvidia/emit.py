@@ -84,6 +84,9 @@ class NvidiaTarget:
         else:
             p.named_barrier_sync(*self.named_barrier).emit(w, [])
 
+    def warp_barrier(self, w: Writer) -> None:
+        p.emit_primitive(w, "warp_sync")
+
     def proxy_fence(self, w: Writer) -> None:
         """Make this thread's writes to shared memory visible to instructions that read it through descriptors."""
         p.emit_primitive(w, "proxy_fence")

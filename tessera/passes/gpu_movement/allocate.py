@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from tessera.analysis.allocation import Buffer, placed
+from tessera.analysis.scratch import conversion_plan
 from tessera.errors import OutOfResources
 from tessera.ir import Module, pass_
-from tessera.ops import LocalAllocOp
+from tessera.layout.convert import SharedExchange
+from tessera.ops import ConvertLayoutOp, LocalAllocOp
 from tessera.passes.gpu_facts import GpuFacts
 
 NAMED_BUFFERS = 4  # how many of the largest buffers the error names
@@ -16,8 +18,9 @@ def allocate_shared(module: Module, facts: GpuFacts) -> None:
     """Place buffers and scratch in shared memory.
 
     Takes: GPU IR; no later pass makes, moves or drops buffers and conversions.
-    Gives: `offset` of each `local_alloc`, `scratch` (offset) and `scratch_bytes` of ops that need some, the module's
-        `shared` (bytes). Each function has bytes of its own, as a callee runs while its caller's buffers live.
+    Gives: `offset` of each `local_alloc`, `scratch` (offset) and `scratch_bytes` of ops that need some, `within_warps`
+        of conversions whose warps keep to bytes of their own, the module's `shared` (bytes). Each function has bytes of
+        its own, as a callee runs while its caller's buffers live.
     Needs: any GPU.
     Raises: OutOfResources: the sum exceeds what a CTA can have; the largest buffers are named.
     Example: `one_after_the_other` of tests/filecheck/allocate-shared.gir
@@ -37,6 +40,10 @@ def allocate_shared(module: Module, facts: GpuFacts) -> None:
             else:
                 for op in (b.op, *b.others):
                     op.attrs |= {"scratch": b.offset, "scratch_bytes": b.size}
+                    if isinstance(op, ConvertLayoutOp):
+                        plan = conversion_plan(op, facts)
+                        if isinstance(plan, SharedExchange) and plan.within_warps:
+                            op.attrs["within_warps"] = True
     module.attrs["shared"] = top
     if top > facts.max_shared_bytes:
         error = OutOfResources(top, facts.max_shared_bytes, "shared memory")

@@ -16,7 +16,10 @@ needs no other barrier.
 
 Instructions of warpgroups and the TMA unit access shared memory through the asynchronous proxy, stores and other
 copies through the generic one. Where the former may follow, barriers get the attribute `proxy`: each thread fences
-its writes before it arrives. Ops that exchange data through scratch synchronise threads, too, but do not fence."""
+its writes before it arrives. Ops that exchange data through scratch synchronise threads, too, but do not fence.
+
+A conversion `within_warps` synchronises no more than the threads of each warp. Its warps keep to bytes of their own, so
+that it needs no barrier against itself in the iteration before, or against an equal one with the same scratch."""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ THROUGH_DESCRIPTORS = (ops.WgmmaOp, ops.TensorCopyOp, ops.DescriptorLoadOp, ops.
 class Touch:
     """An access to the bytes low..high-1. `ring`: (loop, slot, stages) of a ring's buffer in that loop's iteration.
     `own_barriers`: the ring, if its users synchronise by themselves. `across`: by an instruction that uses the
-    asynchronous proxy. `met`: threads have synchronised since, but without a fence after their own accesses."""
+    asynchronous proxy. `split`: layouts between which each warp exchanges elements in its part of the bytes. `met`:
+    threads have synchronised since, but without a fence after their own accesses."""
 
     low: int
     high: int
@@ -44,6 +48,7 @@ class Touch:
     ring: tuple[Op, int, int] | None = None
     own_barriers: Op | None = None
     across: bool = False
+    split: tuple[object, ...] | None = None
     met: bool = False
 
     def conflicts(self, other: Touch) -> bool:
@@ -54,9 +59,11 @@ class Touch:
             return False
         if self.own_barriers is not None and self.own_barriers is other.own_barriers:
             return False
+        same_bytes = (self.low, self.high) == (other.low, other.high)
+        if self.split is not None and self.split == other.split and same_bytes:
+            return False
         if self.ring is None or other.ring is None or self.ring[0] is not other.ring[0]:
             return True
-        same_bytes = (self.low, self.high) == (other.low, other.high)
         return not same_bytes or (self.ring[1] - other.ring[1]) % self.ring[2] == 0
 
 
@@ -165,7 +172,8 @@ class _Barriers:
             state = frozenset()
         if isinstance(op, ops.DescriptorStoreOp):  # its bytes stay its own to the end
             return frozenset() if self._meets(op) else state
-        if "scratch" in op.attrs:  # the op synchronises all threads between writing and reading
+        if "scratch" in op.attrs and "within_warps" not in op.attrs:
+            # The op synchronises all threads between writing and reading.
             # An access through the other proxy may then still overlap a read.
             unseen = [replace(t, met=True) for t in state if not t.across]
             return frozenset([*[replace(t, write=False, across=False) for t in touches], *unseen])
@@ -180,7 +188,10 @@ class _Barriers:
             return  # its own bytes: it synchronises before it writes any that it shares
         if "scratch" in op.attrs:
             low: int = op.attrs["scratch"]
-            yield Touch(low, low + op.attrs["scratch_bytes"], True)
+            split: tuple[object, ...] | None = None
+            if "within_warps" in op.attrs:
+                split = (op.operands[0].type, op.results[0].type)
+            yield Touch(low, low + op.attrs["scratch_bytes"], True, split=split)
         elif isinstance(op, ops.LocalAllocOp):
             if op.init is not None:
                 yield _touch(op.result, True)
