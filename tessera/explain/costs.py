@@ -18,7 +18,7 @@ GPU_COSTS = {
     "expm1": 16.0, "log": 10.0, "log2": 9.0, "log10": 10.0, "log1p": 16.0, "sin": 20.0, "cos": 20.0, "tan": 30.0,
     "asin": 20.0, "acos": 20.0, "atan": 20.0, "sinh": 24.0, "cosh": 24.0, "tanh": 16.0, "erf": 24.0, "pow": 30.0,
     "fast_log2": 9.0, "fast_sin": 9.0, "fast_cos": 9.0, "fast_rcbrt": 17.0, "erfinv_ratio": 21.0,
-    "bessel_i0": 16.0, "bessel_i1": 17.0,
+    "bessel_i0": 16.0, "bessel_i1": 17.0, "bessel_j0": 24.0, "bessel_j1": 24.0, "bessel_y0": 40.0, "bessel_y1": 52.0,
     "asinh": 34.0, "acosh": 34.0, "atanh": 34.0, "atan2": 40.0, "remainder": 22.0, "mulhi": 2.0,
 }  # fmt: skip
 ROUGH = (

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tessera.dtypes import dtype
+from tessera.interp.bessel import bessel_i, bessel_j, bessel_y
 from tessera.interp.directed import directed
 from tessera.interp.machine import Machine, evaluate
 from tessera.interp.numerics import bitcast, bits_type, carrier, convert, settle
@@ -280,17 +281,6 @@ def _erfinv_ratio(rest: np.ndarray) -> np.ndarray:
     return np.where(inside | (rest == 0), size / np.where(y > 0, y, 1), near)
 
 
-def _bessel_i(x: np.ndarray, order: int) -> np.ndarray:
-    """The series of x x / 4, whose terms are positive; beyond 100 it is infinite in fp32."""
-    near = np.minimum(x, 100.0)
-    term = (near / 2) ** order
-    total = term
-    for k in range(1, 250):  # the terms grow up to x / 2, and vanish before twice as many
-        term = term * (near / 2) ** 2 / (k * (k + order))
-        total = total + term
-    return np.where(x > 100, np.inf, total)
-
-
 _QUANTILE = NormalDist().inv_cdf
 _MATH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "exp": np.exp, "exp2": np.exp2, "exp10": partial(np.power, 10.0), "expm1": np.expm1, "log": np.log,
@@ -299,7 +289,9 @@ _MATH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "erf": _error_function, "sqrt": np.sqrt, "sqrt_rn": np.sqrt, "rsqrt": _reciprocal_root,
     "fast_log2": np.log2, "fast_rcbrt": _reciprocal_cube_root, "erfinv_ratio": _erfinv_ratio,
-    "bessel_i0": partial(_bessel_i, order=0), "bessel_i1": partial(_bessel_i, order=1),
+    "bessel_i0": partial(bessel_i, order=0), "bessel_i1": partial(bessel_i, order=1),
+    "bessel_j0": partial(bessel_j, order=0), "bessel_j1": partial(bessel_j, order=1),
+    "bessel_y0": partial(bessel_y, order=0), "bessel_y1": partial(bessel_y, order=1),
     "fast_sin": np.sin, "fast_cos": np.cos,
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint, "round": _round_away,
 }  # fmt: skip

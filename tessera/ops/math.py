@@ -6,8 +6,8 @@ from tessera.ops.arith import FloatUnary
 
 __all__ = [
     "MATH_OPS", "AcosOp", "AcoshOp", "AsinOp", "AsinhOp", "AtanOp", "AtanhOp", "BesselI0Op", "BesselI1Op",
-    "CeilOp", "CosOp", "CoshOp", "ErfOp", "ErfinvRatioOp", "Exp10Op",
-    "Exp2Op", "ExpOp", "Expm1Op", "FastCosOp", "FastLog2Op", "FastRcbrtOp", "FastSinOp",
+    "BesselJ0Op", "BesselJ1Op", "BesselY0Op", "BesselY1Op", "CeilOp", "CosOp", "CoshOp", "ErfOp",
+    "ErfinvRatioOp", "Exp10Op", "Exp2Op", "ExpOp", "Expm1Op", "FastCosOp", "FastLog2Op", "FastRcbrtOp", "FastSinOp",
     "FloorOp", "Log10Op", "Log1pOp", "Log2Op", "LogOp", "RintOp", "RoundOp", "RsqrtOp",
     "SinOp", "SinhOp", "SqrtOp", "SqrtRnOp", "TanOp", "TanhOp", "TruncOp",
 ]  # fmt: skip
@@ -63,6 +63,22 @@ class BesselI0Op(FloatUnary, opcode="bessel_i0"):
 
 class BesselI1Op(FloatUnary, opcode="bessel_i1"):
     """Modified Bessel function of the first kind, order 1, of x >= 0."""
+
+
+class BesselJ0Op(FloatUnary, opcode="bessel_j0"):
+    """Bessel function of the first kind, order 0, of x >= 0."""
+
+
+class BesselJ1Op(FloatUnary, opcode="bessel_j1"):
+    """Bessel function of the first kind, order 1, of x >= 0."""
+
+
+class BesselY0Op(FloatUnary, opcode="bessel_y0"):
+    """Bessel function of the second kind, order 0, of x >= 0."""
+
+
+class BesselY1Op(FloatUnary, opcode="bessel_y1"):
+    """Bessel function of the second kind, order 1, of x >= 0."""
 
 
 class FastSinOp(FloatUnary, opcode="fast_sin"):

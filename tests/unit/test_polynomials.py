@@ -21,15 +21,16 @@ ROWS = {row.name: row for row in POLYNOMIALS}
 # Of functions that err by 3 to 6 ulp for other reasons.
 ROUGH = {
     "ERFCX_SINGLE", "ERFINV_CENTRE", "ERFINV_TAIL", "ERFCINV_TAIL", "LGAMMA_SINGLE",
-    "SINE_SINGLE", "J0_SINGLE", "J1_SINGLE", "Y0_SINGLE", "Y1_SINGLE", "MODULUS0", "MODULUS1", "PHASE0", "PHASE1",
+    "BESSEL_SINE", "BESSEL_J0", "BESSEL_J1", "BESSEL_Y0", "BESSEL_Y1", "BESSEL_MODULUS_0", "BESSEL_MODULUS_1",
+    "BESSEL_PHASE_0", "BESSEL_PHASE_1",
 }  # fmt: skip
 # Written as a formula, or constants in several parts.
 SERIES = {"EXP_SERIES", "EXP2_SERIES", "ATAN64", "ERF64", "ATANH", "I0_SMALL", "I1_SMALL"}
 PARTS = {
     "J0_ZEROS",
     "J1_ZEROS",
-    "J0_ZEROS_SINGLE",
-    "J1_ZEROS_SINGLE",
+    "BESSEL_J0_ZEROS",
+    "BESSEL_J1_ZEROS",
 }  # two zeros in two parts each
 
 

@@ -251,7 +251,7 @@ def test_inverse_hyperbolic_functions_have_no_quotient_and_one_choice(name):
     assert found.count(r"selp|slct") == 4
 
 
-@pytest.mark.parametrize("name", ["cyl_bessel_i0", "cyl_bessel_i1"])
+@pytest.mark.parametrize("name", ["cyl_bessel_i0", "cyl_bessel_i1", "j0", "j1", "y0", "y1"])
 def test_large_arguments_of_bessel_functions_are_branched_around(name):
     parts = re.split(r"\n\$L\w+:", _of_normals(name).ptx)
     assert "rsqrt" not in parts[0]

@@ -79,15 +79,15 @@ MOST_LINES = {
     "ir": 1980,  # with the names of all passes, former ones, too
     "language": 7835,  # with the types that stubs take, docstrings, whose examples and errors tests run, and special
     # functions of fp32 in fp32
-    "ops": 2438,  # with parts of inverse functions, the schedules of loops and of warp roles, and their verifiers
+    "ops": 2456,  # with parts of inverse functions, the schedules of loops and of warp roles, and their verifiers
     "layout": 2390,
     "utilities": 100,
     "analysis": 5535,  # with conversions within warps, which the checker of races knows
     "passes": 10655,  # with docstrings of one form, whose examples tests run; loops of any number of stages
     # and checks of races; conversions within warps
     "frontend": 7905,  # each of about 250 errors tells its remedy; names of other libraries have a table; steps
-    "interp": 2374,  # with parts of inverse functions, frames that show its lines to debuggers
-    "backends": 26320,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types,
+    "interp": 2430,  # with Bessel functions, parts of inverse functions, frames that show its lines to debuggers
+    "backends": 26420,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types,
     # stores of scans, positions in them, ends of masks, what is rare behind branches
     # of the functions of fp32 that were computed in fp64, barriers of a warp
     "compiler": 1972,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers

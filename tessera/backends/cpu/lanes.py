@@ -23,7 +23,7 @@ VECTOR = {
     float32: {
         "exp", "exp2", "exp10", "expm1", "log", "log2", "log10", "log1p", "tanh", "sinh", "cosh", "erf", "sin", "cos",
         "tan", "asin", "acos", "atan", "asinh", "acosh", "atanh", "fast_rcbrt", "erfinv_ratio",
-        "bessel_i0", "bessel_i1",
+        "bessel_i0", "bessel_i1", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1",
     },
     float64: {"exp", "exp2", "log", "log2", "sin", "cos", "asinh", "acosh", "atanh", "remainder"},
 }  # fmt: skip

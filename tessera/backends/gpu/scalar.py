@@ -16,7 +16,7 @@ from tessera.dtypes import dtype, float32
 IN_PLACE = {  # of fp32
     "exp10", "expm1", "log", "log2", "log10", "log1p", "tanh", "sinh", "cosh", "erf", "sin", "cos", "tan", "asin",
     "acos", "atan", "atan2", "pow", "fmod", "far_fmod", "asinh", "acosh", "atanh", "remainder", "fast_rcbrt",
-    "erfinv_ratio", "bessel_i0", "bessel_i1",
+    "erfinv_ratio", "bessel_i0", "bessel_i1", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1",
 }  # fmt: skip
 FAR = 1 << 30  # smaller constants plus an index of the thread fit 32 bits
 

@@ -38,6 +38,10 @@ from tessera.language.extra.libdevice_ops import (  # printed kernels name them
     bessel_i0 as bessel_i0,
 )
 from tessera.language.extra.libdevice_ops import bessel_i1 as bessel_i1
+from tessera.language.extra.libdevice_ops import bessel_j0 as bessel_j0
+from tessera.language.extra.libdevice_ops import bessel_j1 as bessel_j1
+from tessera.language.extra.libdevice_ops import bessel_y0 as bessel_y0
+from tessera.language.extra.libdevice_ops import bessel_y1 as bessel_y1
 from tessera.language.extra.libdevice_ops import erfinv_ratio as erfinv_ratio
 from tessera.language.extra.libdevice_ops import fast_rcbrt as fast_rcbrt
 from tessera.language.extra.libdevice_single import _rsqrt_single

@@ -1,4 +1,4 @@
-"""Defines libdevice's Bessel functions; those of fp32 are in libdevice_bessel_single.py, but for jn and yn.
+"""Defines libdevice's Bessel functions; those of fp32 are ops, but for jn and yn.
 
 J and Y: below 8 a polynomial in x*x with the zeros taken out (J) or beside the logarithm (Y); from 8 on amplitudes P,
 Q of cos and sin of the phase. Near zeros the error is absolute, 2**-50 of the function's size there (fp32: 2**-21).
@@ -25,13 +25,15 @@ from tessera.language.extra.libdevice_base import (
     _poly,
     typed,
 )
-from tessera.language.extra.libdevice_bessel_single import (
-    _j0_single,
-    _j1_single,
-    _y0_single,
-    _y1_single,
+from tessera.language.extra.libdevice_ops import (
+    bessel_i0,
+    bessel_i1,
+    bessel_j0,
+    bessel_j1,
+    bessel_y0,
+    bessel_y1,
+    sqrt_rn,
 )
-from tessera.language.extra.libdevice_ops import bessel_i0, bessel_i1, sqrt_rn
 
 __all__ = ["cyl_bessel_i0", "cyl_bessel_i1", "j0", "j1", "jn", "y0", "y1", "yn"]
 
@@ -107,7 +109,7 @@ def j0(arg0: tensor):
     beyond 2**50 only the size of the wave is right."""
     x = typed("j0", "f", arg0)
     if x.dtype == float32:
-        return _j0_single(x)
+        return bessel_j0(arithmetic.abs(x))
     else:
         return _j0(arithmetic.abs(x))
 
@@ -117,11 +119,12 @@ def j1(arg0: tensor):
     """Bessel function of the first kind, order 1: 9 ulp in fp32, 16 ulp in fp64, absolute near zeros beyond 8. In fp32
     beyond 2**50 only the size of the wave is right."""
     x = typed("j1", "f", arg0)
+    a = arithmetic.abs(x)
     if x.dtype == float32:
-        return _j1_single(x)
+        value = bessel_j1(a)
     else:
-        value = _j1(arithmetic.abs(x))
-        return where(_is_negative(x), -value, value)
+        value = _j1(a)
+    return where(_is_negative(x), -value, value)
 
 
 @library
@@ -130,7 +133,7 @@ def y0(arg0: tensor):
     beyond 2**50 only the size of the wave is right."""
     x = typed("y0", "f", arg0)
     if x.dtype == float32:
-        return _y0_single(x)
+        return bessel_y0(x)
     else:
         return _y0(x)
 
@@ -141,7 +144,7 @@ def y1(arg0: tensor):
     beyond 2**50 only the size of the wave is right."""
     x = typed("y1", "f", arg0)
     if x.dtype == float32:
-        return _y1_single(x)
+        return bessel_y1(x)
     else:
         return _y1(x)
 

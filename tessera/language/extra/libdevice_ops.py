@@ -80,8 +80,14 @@ PARTS = {  # of libdevice's functions of fp32, by the op's name
     "erfinv_ratio": "erfinv(y) / y for the y with 1 - y * y = x (fp32).",
     "bessel_i0": "Modified Bessel function of the first kind, order 0, of x >= 0 (fp32).",
     "bessel_i1": "Modified Bessel function of the first kind, order 1, of x >= 0 (fp32).",
+    "bessel_j0": "Bessel function of the first kind, order 0, of x >= 0 (fp32).",
+    "bessel_j1": "Bessel function of the first kind, order 1, of x >= 0 (fp32).",
+    "bessel_y0": "Bessel function of the second kind, order 0, of x >= 0 (fp32).",
+    "bessel_y1": "Bessel function of the second kind, order 1, of x >= 0 (fp32).",
 }
-fast_rcbrt, erfinv_ratio, bessel_i0, bessel_i1 = (_unary(name, doc) for name, doc in PARTS.items())
+fast_rcbrt, erfinv_ratio, bessel_i0, bessel_i1, bessel_j0, bessel_j1, bessel_y0, bessel_y1 = (
+    _unary(name, doc) for name, doc in PARTS.items()
+)
 
 
 @builtin
