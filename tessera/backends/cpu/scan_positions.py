@@ -44,7 +44,7 @@ def scan_positions(module: Module) -> None:
                 _fold(op, k)
                 found = ranges.of(op.inputs[k])
                 assert found is not None
-                if found[0] >= -(1 << WIDTH - 1) and found[1] < 1 << WIDTH - 1:
+                if found[0] > -(1 << WIDTH - 1) and found[1] < 1 << WIDTH - 1:
                     _narrow(op, k)
 
 
@@ -53,25 +53,28 @@ def _is_position(op: ScanOp, k: int, ranges: IntegerRanges) -> bool:
     e = elem_of(op.inputs[k].type)
     if not isinstance(e, dtype) or not e.is_int() or e.bits < WIDTH:
         return False
-    grows = slope(op.inputs[k], op.axis) == 1 and ranges.of(op.inputs[k]) is not None
-    return grows and _choices(op, k) is not None
+    found = ranges.of(op.inputs[k])
+    if found is None or slope(op.inputs[k], op.axis) != 1:
+        return False
+    # Numbers without a sign, and the least one, have no negative.
+    if any(isinstance(x, arith.NegOp) for x in op.combine) and (
+        not e.signed or found[0] == -(1 << e.bits - 1)
+    ):
+        return False
+    return _choices(op, k).get(op.combine.terminator.operands[k]) == 1
 
 
-def _choices(op: ScanOp, k: int) -> list[arith.SelectOp] | None:
-    """Return the ops by which the region chooses one of its two values of operand `k`; None if it may yield another
-    one."""
-    pair, found = _pair(op, k), dict[arith.SelectOp, None]()
-    waiting = [op.combine.terminator.operands[k]]
-    while waiting:
-        v = waiting.pop()
-        if v in pair:
-            continue
-        if not isinstance(v.op, arith.SelectOp):
-            return None
-        if v.op not in found:
-            found[v.op] = None
-            waiting += [v.op.on_true, v.op.on_false]
-    return list(found)
+def _choices(op: ScanOp, k: int) -> dict[Value, int]:
+    """Return the values of the region that are one of the two positions (1), or the negative of one (-1)."""
+    found = dict.fromkeys(_pair(op, k), 1)
+    for x in op.combine:
+        if isinstance(x, arith.SelectOp):
+            a, b = found.get(x.on_true), found.get(x.on_false)
+            if a is not None and a == b:
+                found[x.result] = a
+        elif isinstance(x, arith.NegOp) and x.x in found:
+            found[x.result] = -found[x.x]
+    return found
 
 
 def _pair(op: ScanOp, k: int) -> tuple[Value, Value]:
@@ -80,12 +83,17 @@ def _pair(op: ScanOp, k: int) -> tuple[Value, Value]:
 
 
 def _fold(op: ScanOp, k: int) -> None:
-    """Replace the comparisons of the two positions by what they give."""
+    """Replace the comparisons of the two positions, or of their negatives, by what they give."""
     first, second = _pair(op, k)
-    number = {first: int(op.reverse), second: int(not op.reverse)}
-    for user, _ in list(first.uses):
-        if isinstance(user, arith.CmpOp) and {user.lhs, user.rhs} == {first, second}:
-            a, b = number[user.lhs], number[user.rhs]
+    number = {first: 1 + op.reverse, second: 2 - op.reverse}
+    for x in op.combine:
+        if isinstance(x, arith.NegOp) and x.x in (first, second):
+            number[x.result] = -number[x.x]
+    for user in list(op.combine):
+        if not isinstance(user, arith.CmpOp) or user.lhs not in number or user.rhs not in number:
+            continue
+        a, b = number[user.lhs], number[user.rhs]
+        if a * b == 2:  # with the same sign
             holds = compared(user.predicate, (a, a), (b, b))
             assert holds is not None
             new = arith.ConstOp(value=holds, results=[user.result.type])
@@ -94,12 +102,12 @@ def _fold(op: ScanOp, k: int) -> None:
 
 def _narrow(op: ScanOp, k: int) -> None:
     """Carry the positions in 32 bits, if nothing but the choice needs them in the region."""
-    choices, wide = _choices(op, k), elem_of(op.inputs[k].type)
-    assert choices is not None
-    chosen = [*_pair(op, k), *(c.result for c in choices)]
-    users = {user for v in chosen for user, _ in v.uses} - {*choices, op.combine.terminator}
-    others = [v for i, v in enumerate(op.combine.terminator.operands) if i != k]
-    if wide is int32 or users or not set(others).isdisjoint(chosen):
+    chosen, end, wide = _choices(op, k), op.combine.terminator, elem_of(op.inputs[k].type)
+    users = {user for v in chosen for user, _ in v.uses if user is not end}
+    others = [v for i, v in enumerate(end.operands) if i != k]
+    if wide is int32 or not set(others).isdisjoint(chosen):
+        return
+    if not all(isinstance(x, arith.SelectOp | arith.NegOp) and x.result in chosen for x in users):
         return
     before, after = Builder.before_op(op), Builder.after_op(op)
     narrow = with_elem(op.inputs[k].type, int32)
