@@ -15,14 +15,17 @@ from tessera.graph.calls.executable import Executable, compile_graph, machine_of
 from tessera.graph.calls.host import NumpyHost
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.ir.build import GraphBuilder
+from tessera.graph.ir.combine import arg_extremum
 from tessera.graph.ir.interp import interpret
 from tessera.graph.ir.types import TensorType
 from tessera.graph.planning.planner import Planner
 from tessera.interp.numerics import from_storage
-from tessera.ir import Module, Value
+from tessera.ir import Builder, Module, Value
+from tessera.ops import AddOp, MulOp, NegOp
 
 HOPPER = GPUTarget("cuda", 90, 32)
 Build = Callable[[GraphBuilder], Any]
+Values = Sequence[Value]
 
 
 def fp32(*shape: Any) -> TensorType:
@@ -60,6 +63,21 @@ def softmax(rows: Any, width: int, elem: dtype = float32, bias: bool = False) ->
         return g.loop(shape, row)
 
     return build
+
+
+def last_extremum(b: Builder, x: Values, y: Values) -> list[Value]:
+    """The largest value, of equal ones the last: an order that no rewriting sees to be the same from both sides."""
+    flipped = [b.emit(NegOp(v[1])) for v in (x, y)]
+    value, place = arg_extremum("max")(b, [x[0], flipped[0]], [y[0], flipped[1]])
+    return [value, b.emit(NegOp(place))]
+
+
+def recurrence(b: Builder, x: Values, y: Values) -> list[Value]:
+    """h = a * h + v as pairs (a, v), which do not commute."""
+    return [
+        b.emit(MulOp(x[0], y[0])),
+        b.emit(AddOp(b.emit(MulOp(y[0], x[1])), y[1])),
+    ]
 
 
 def compiled(module: Module, machine: Machine | None = None) -> Executable:

@@ -14,16 +14,23 @@ from tessera.dtypes import int64
 from tessera.graph.calls.executable import machine_of
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.ir.build import GraphBuilder
-from tessera.graph.ir.combine import arg_extremum, is_commutative, region_of, simple, welford
+from tessera.graph.ir.combine import is_commutative, region_of, simple, welford
 from tessera.graph.ir.interp import interpret
 from tessera.graph.ir.ops import LoopOp
 from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize
 from tessera.graph.planning.planner import Planner
-from tessera.ir import Builder, Module, Value, parse_module, print_module, verify
+from tessera.ir import Module, Value, parse_module, print_module, verify
 from tessera.ir.applications import Session
-from tessera.ops import AddOp, MulOp, NegOp
-from tests.unit.graph_kit import HOPPER, built_for_hopper, compiled, fp32, module_of
+from tests.unit.graph_kit import (
+    HOPPER,
+    built_for_hopper,
+    compiled,
+    fp32,
+    last_extremum,
+    module_of,
+    recurrence,
+)
 
 RNG = np.random.default_rng(0)
 SMALL = replace(machine_of(HOPPER), tile=8, row=8, step=4, part=2, lanes=8, columns=8, walk=1)
@@ -45,21 +52,6 @@ def test_prefix_sums_of_any_length(shape: tuple[int, int]):
 
 
 # --- any scan -------------------------------------------------------------------------------------------------------
-def last_extremum(b: Builder, x: Values, y: Values) -> list[Value]:
-    """The largest value, of equal ones the last: an order that no rewriting sees to be the same from both sides."""
-    flipped = [b.emit(NegOp(v[1])) for v in (x, y)]
-    value, place = arg_extremum("max")(b, [x[0], flipped[0]], [y[0], flipped[1]])
-    return [value, b.emit(NegOp(place))]
-
-
-def recurrence(b: Builder, x: Values, y: Values) -> list[Value]:
-    """h = a * h + v as pairs (a, v), which do not commute."""
-    return [
-        b.emit(MulOp(x[0], y[0])),
-        b.emit(AddOp(b.emit(MulOp(y[0], x[1])), y[1])),
-    ]
-
-
 def random_scan(seed: int) -> tuple[Module, list[Any]]:
     """A scan of rows: with two values or one, from a body that masks or adds up two tensors, to a reader or none."""
     r = Random(seed)

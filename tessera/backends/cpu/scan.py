@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import gcd
 
 from tessera.backends.cpu import remarks
 from tessera.backends.cpu.fusion import finish_memo_buffers, masks_of
@@ -117,6 +118,19 @@ def _fenced(lo: Lowering, x: Val, lanes: int) -> Val:
     return make(x.type, lanes, lo.em.call(ty, name, f"{ty} {lo.text(x, lanes)}"))
 
 
+def _spread(lo: Lowering, values: Group, lanes: int, lane: int, wide: int) -> Group:
+    """Return vectors of `wide` lanes that all have one lane of `values`."""
+    if lanes == 1:
+        return [make(x.type, wide, lo.text(x, wide)) for x in values]
+    if wide > 1:
+        return shuffled(lo, values, lanes, [lane] * wide)
+    found: Group = []
+    for x in values:
+        text = lo.em.lane(scalar_type(x.type), lo.text(x, lanes), lanes, lane)
+        found.append(make(x.type, 1, text))
+    return found
+
+
 class _Scan:
     """The loops of one scan, `width` lanes at once, into the buffers `out` or, with `stores`, to where these write."""
 
@@ -141,21 +155,20 @@ class _Scan:
 
     def _rows(self) -> None:
         lo, op, length = self.lo, self.op, self.shape[-1]
-        lanes = min(length & -length, self.width)
+        lanes = min(1 << length.bit_length() - 1, self.width)
         carry = Registers(lo, op, lanes)
-        edge = 0 if op.reverse else lanes - 1
 
         def row(at: Point) -> None:
-            def vector(base: Coord, first: bool) -> None:
+            def vector(base: Coord, first: bool, n: int = lanes) -> None:
                 lo.memo = {}
-                c = Coord(base.base, base.terms, tuple(range(lanes)) if lanes > 1 else None, length)
-                where = point((*at.coords, c), lanes)
+                c = Coord(base.base, base.terms, tuple(range(n)) if n > 1 else None, length)
+                where = point((*at.coords, c), n)
                 lo.here = where
-                values = _prefix(lo, op, group_at(lo, op, where), lanes)
-                last = shuffled(lo, values, lanes, [edge] * lanes) if lanes > 1 else values
+                values = _prefix(lo, op, group_at(lo, op, where), n)
+                last = _spread(lo, values, n, 0 if op.reverse else n - 1, lanes)
                 if not first:
                     before = carry.get()
-                    values = combine(lo, op, before, values)
+                    values = combine(lo, op, _spread(lo, before, lanes, 0, n), values)
                     # Apart from the lanes: the next vector waits for one combination, not for what moves lanes, too.
                     last = combine(lo, op, before, last) if lanes > 1 else values
                 self._put(where, values)
@@ -169,8 +182,16 @@ class _Scan:
                 prefetch(lo, rows, c, lanes)
                 vector(c, False)
 
-            if length > lanes:
+            if length >= 2 * lanes:
                 self._along(at, step, carry, lanes)
+            rest, n = length % lanes, lanes
+            while rest:  # elements are left: parts of a vector
+                n //= 2
+                if rest >= n:
+                    vector(
+                        Coord(rest - n if op.reverse else length - rest, (), None, length), False, n
+                    )
+                    rest -= n
 
         if len(self.shape) == 1:
             row(Point((), 1))
@@ -186,10 +207,10 @@ class _Scan:
         lo, em, op = self.lo, self.lo.em, self.op
         length, coords = self.shape[-1], [*at.coords, Coord()]
         plan = Nest(self.shape, tuple(range(len(self.shape) - 1)), (len(self.shape) - 1,), lanes)
-        short = op.reverse or length // lanes <= UNROLL
+        short = op.reverse or length // lanes <= UNROLL or length % lanes
         masks = [] if short else masks_of(lo, self.values, plan, self.stores and self.stores.mask)
         if not masks:
-            with em.loop(lanes, length, lanes) as i:
+            with em.loop(lanes, length - length % lanes, lanes) as i:
                 step(str(i))
             return
         full, proven = split_bound(lo, plan, coords, masks, lanes)
@@ -251,4 +272,4 @@ def _counted(lo: Lowering, op: ScanOp, i: int | str, step: int, length: int) -> 
     if op.reverse:
         last = length - step
         i = last - i if isinstance(i, int) else lo.em.op(f"sub nsw i64 {last}, {i}")
-    return lo.index(i, step, length)
+    return lo.index(i, gcd(step, length) if op.reverse else step, length)

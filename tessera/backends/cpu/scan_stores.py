@@ -19,7 +19,7 @@ from tessera.backends.cpu.lowering import EVALUATORS, Lowering
 from tessera.backends.cpu.memory import store_at
 from tessera.backends.cpu.reduce import Group
 from tessera.backends.cpu.values import Point
-from tessera.ir import Effect, Op, TileType, Value, elem_of, shape_of
+from tessera.ir import Effect, Op, TileType, Value, elem_of
 from tessera.ir.applications import apply
 from tessera.ops import LoadOp, ScanOp, StoreOp
 from tessera.ops.arith import Elementwise
@@ -74,9 +74,6 @@ def joined(lo: Lowering, op: ScanOp) -> Stores | None:
         return None
     stores, leaves = found
     if not _alone(op, stores) or any(lo.depth.get(v, 0) >= DEEPEST - MOST for v in leaves):
-        return None
-    # An odd extent is scanned one lane at a time, where loops of stores have vectors.
-    if shape_of(op.inputs[0].type)[-1] % 2:
         return None
     pairs = ((a.ptr, b.ptr) for i, a in enumerate(stores) for b in stores[:i])
     if not all(apart(lo, a, b) for a, b in pairs) or not apply("scan-stores", op):
