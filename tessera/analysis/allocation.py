@@ -142,16 +142,14 @@ def buffers_of(func: FuncOp, num_warps: int, facts: object = None) -> list[Buffe
 
 
 def scratch_beside(ops: Iterable[Op], num_warps: int, facts: object) -> int:
-    """Return the bytes of scratch that ops need together, before they are placed. What a store by the TMA unit wrote is
-    read until later, and keeps its bytes; other ops use the same ones, one after another."""
-    kept = once = 0
-    for op in ops:
-        size = scratch_bytes(op, num_warps, facts)
-        if isinstance(op, DescriptorStoreOp):
-            kept += (size + SWIZZLE_ALIGNMENT - 1) & -SWIZZLE_ALIGNMENT
-        else:
-            once = max(once, size)
-    return kept + once
+    """Return the bytes of scratch that ops of a function need beside the rings of its loops: what each keeps for as
+    long as `_scratch_life` says, and what the others use one after another."""
+    sizes = {op: size for op in ops if (size := scratch_bytes(op, num_warps, facts))}
+    if not sizes:
+        return 0
+    func = next(op for op in next(iter(sizes)).ancestors() if isinstance(op, FuncOp))
+    at = Positions(func)
+    return place([Buffer(op, size, *_scratch_life(op, size, at)) for op, size in sizes.items()])
 
 
 def bytes_around(loop: Loop, num_warps: int, facts: object) -> int:

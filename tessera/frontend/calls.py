@@ -372,8 +372,9 @@ def _range(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> tl_tuple:
 
 
 def _constexpr(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> object:
+    """Mark a value as known at compile time; one that is not passes unchanged, as in an annotated assignment."""
     (x,) = _exactly("constexpr", args, 1)
-    return wrap(constexpr(_static("the argument of tl.constexpr()", x)))
+    return x if is_runtime(x) else wrap(constexpr(unwrap(x)))
 
 
 _SPECIAL: dict[object, Special] = {

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -278,6 +279,58 @@ def test_compile_time_values_that_stay_native(monkeypatch: pytest.MonkeyPatch, v
     if value is Mode.ONE:
         by_mode[(1,)](x, out, MODE=Mode.TWO, N=N)
         assert count.calls == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "other"),
+    [
+        (lambda: "-".join(("silu", "tanh")), "tanh"),
+        (lambda: ("-".join(("silu", "tanh")), 2), ("tanh", 2)),
+        (lambda: tl.constexpr(3), 4),
+        (lambda: tl.constexpr("-".join(("gelu", "tanh"))), tl.constexpr("relu")),
+        (lambda: tl.constexpr((1, 2)), (1, 3)),
+    ],
+    ids=[
+        "string",
+        "string in a tuple",
+        "constexpr",
+        "constexpr of a string",
+        "constexpr of a tuple",
+    ],
+)
+def test_equal_compile_time_values_that_are_made_anew_stay_native(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], object], other: object
+):
+    count = Counter(by_mode, monkeypatch)
+    x, out = np.arange(N, dtype=np.float32), np.zeros(N, np.float32)
+    for turn in range(6):
+        by_mode[(1,)](x, out, MODE=make(), N=tl.constexpr(N))
+        np.testing.assert_array_equal(out, x + 1)
+        out[:] = turn
+        gc.collect()
+    assert count.calls == 1
+    by_mode[(1,)](x, out, MODE=other, N=N)
+    assert count.calls == 2
+
+
+def test_compile_time_strings_are_told_apart(monkeypatch: pytest.MonkeyPatch):
+    count = Counter(by_name, monkeypatch)
+    out = np.zeros(1, np.int32)
+    for turn in range(40):
+        number = turn % 20
+        by_name[(1,)](out, NAME="".join(("n", str(number))))  # the string is gone after the launch
+        assert out[0] == number
+    assert count.calls == 20
+
+
+@tessera.constexpr_function
+def number_in(name: str) -> int:
+    return int(name[1:])
+
+
+@tessera.jit
+def by_name(out, NAME: tl.constexpr):
+    tl.store(out, number_in(NAME))
 
 
 def test_element_types_of_torch_stay_native(monkeypatch: pytest.MonkeyPatch):

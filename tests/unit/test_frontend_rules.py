@@ -527,6 +527,13 @@ row(
     4,
 )
 row("B10", "put(tl.constexpr(3), is_constant(tl.constexpr(tl.constexpr(3))))", 3, 1)
+row(
+    "B10",
+    "x = tl.constexpr(n)\nput(x, tl.constexpr(n) * 2, is_constant(tl.constexpr(n)))",
+    6,
+    12,
+    0,
+)
 refused(
     "B10",
     "tl.static_assert(SEVEN == 8, 'not seven')",

@@ -38,6 +38,25 @@ def stores_around(a, b, o1, o2, o3, tiles, steps, N: tl.constexpr):
         o3.store([t * N, 0], (total * 3).to(tl.float16))
 
 
+@tessera.jit
+def three_peaks(a, b, c, d, o1, o2, o3, tiles, steps):
+    """Three products of a tile. The reductions and conversions behind the inner loop, of up to 1024 bytes of scratch
+    each, keep their bytes for all of the outer loop."""
+    rows = tl.arange(0, 64)
+    for t in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        first = tl.zeros((64, 128), tl.float32)
+        second = tl.zeros((64, 128), tl.float32)
+        third = tl.zeros((64, 128), tl.float32)
+        for k in range(steps):
+            x = a.load([k * 64, t * 64]).T
+            first = tl.dot(x, b.load([0, k * 64]).T, first, input_precision="tf32")
+            second = tl.dot(x, c.load([0, k * 64]).T, second, input_precision="tf32")
+            third = tl.dot(x, d.load([0, k * 64]).T, third, input_precision="tf32")
+        tl.store(o1 + t * 64 + rows, tl.argmax(first, 1))
+        tl.store(o2 + t * 64 + rows, tl.argmax(second, 1))
+        tl.store(o3 + t * 64 + rows, tl.argmax(third, 1))
+
+
 @pytest.mark.parametrize(("n", "slots"), [(32, 3), (64, 2)])
 def test_stores_of_the_tma_unit_take_room(
     n: int, slots: int, monkeypatch: pytest.MonkeyPatch
@@ -70,3 +89,15 @@ def test_stores_around_a_loop_take_room(monkeypatch: pytest.MonkeyPatch) -> None
     assert kernel.metadata.shared <= 232448
     allocs = [op for op in parse_module(kernel.asm["gir"]).walk() if isinstance(op, LocalAllocOp)]
     assert [a.bytes // 32768 for a in allocs if a.bytes >= 32768] == [2, 2]
+
+
+def test_small_scratch_of_a_loop_around_takes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two buffers of each tile are 229,376 bytes. Barriers fit beside them, and any one reduction; not all of them."""
+    monkeypatch.setenv("TESSERA_STRICT", "1")
+    signature = {"a": "tensordesc<fp32[64, 64]>"}
+    signature |= dict.fromkeys(("b", "c", "d"), "tensordesc<fp32[128, 64]>")
+    signature |= dict.fromkeys(("o1", "o2", "o3"), "*i32") | {"tiles": "i32", "steps": "i32"}
+    source = ASTSource(three_peaks, signature, {})
+    options = {"num_stages": 2, "num_warps": 8}
+    kernel = tessera.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    assert kernel.metadata.shared <= 232448

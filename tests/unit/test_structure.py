@@ -91,8 +91,8 @@ MOST_LINES = {
     # stores of scans, positions in them, ends of masks, what is rare behind branches
     # of the functions of fp32 that were computed in fp64, barriers of a warp
     "compiler": 1972,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers
-    # examples in docstrings of the host API; ranges for torch's profiler, which left `profiler`; names nobody interned
-    "runtime": 9870,
+    # examples in docstrings of the host API; ranges for torch's profiler, which left `profiler`; uninterned strings
+    "runtime": 9910,
     "compat": 1680,  # with proton's interface
     "tools": 3765,  # with divisibility on the command line, `widths`, the reference by kind, and the page of graphs
     "testing": 400,

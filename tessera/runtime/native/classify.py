@@ -9,8 +9,29 @@ from tessera.runtime.arguments.aliasing import UNKNOWN
 from tessera.runtime.native import cpython as c
 from tessera.runtime.native.arrays import number, place_array
 from tessera.runtime.native.convert import convert
-from tessera.runtime.native.cpython import Object
+from tessera.runtime.native.cpython import Constexpr, Object
 from tessera.runtime.native.structures import Cursor, Head, Mode, Tag
+
+
+@native
+def interned(name: Object) -> Object:
+    """Return the object that Python interned for a string, to be compared only: this gives no reference. Strings are
+    other objects if they were read from a file, or made by `split`, like keys of a `**config`."""
+    found = array(Object, 1)
+    found[0] = name
+    c.Py_IncRef(name)
+    c.PyUnicode_InternInPlace(found)
+    c.Py_DecRef(found[0])
+    return found[0]
+
+
+@native
+def held(d: Head, o: Object) -> Object:
+    """Return what a `tl.constexpr` holds, other objects unchanged; no reference."""
+    if o.type is d.constexpr:
+        value = cast(Constexpr, o).value
+        return value if integer(value) != 0 else o
+    return o
 
 
 @native
@@ -31,7 +52,7 @@ def constant(d: Head, o: Object, key: Pointer[i64]) -> bool:
         c.Py_DecRef(plain)
         return known
     key[0] = Tag.C_OBJECT
-    key[1] = integer(o)
+    key[1] = integer(interned(o) if o.type is d.str else o)
     return True
 
 

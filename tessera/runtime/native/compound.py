@@ -12,7 +12,7 @@ from typing import cast
 from tessera.backends.llvm.subset import Pointer, Struct, array, i32, i64, integer, local, native
 from tessera.runtime.native import cpython as c
 from tessera.runtime.native.arrays import place_array
-from tessera.runtime.native.classify import classify
+from tessera.runtime.native.classify import classify, held
 from tessera.runtime.native.cpython import TUPLE_FLAG, List, Object, Sized, Tuple
 from tessera.runtime.native.structures import DESCRIPTOR_FIELDS, Cursor, Head, Mode, Tag
 
@@ -44,8 +44,11 @@ def argument(d: Head, o: Object, mode: i64, cursor: Cursor) -> bool:
     if cursor.room < 1:
         return False
     rule = mode & 255
-    if rule == Mode.CONSTANT and o.type is d.tuple:
-        return place_tuple(d, cast(Tuple, o), rule, cursor)
+    if rule == Mode.CONSTANT:
+        value = held(d, o)
+        if value.type is d.tuple:
+            return place_tuple(d, cast(Tuple, value), rule, cursor)
+        o = value
     if classify(d, o, mode, cursor):
         advance(cursor)
         return True

@@ -38,6 +38,12 @@ class List(Sized):
     items: Pointer[Object]
 
 
+class Constexpr(Object):
+    """A `tl.constexpr`, whose only slot holds its value."""
+
+    value: Object
+
+
 class NumpyArray(Object):
     """NumPy's PyArrayObject_fields, which every extension module is compiled against."""
 

@@ -26,6 +26,7 @@ from tessera.config.forking import undivided
 from tessera.dtypes import dtype, parse_scalar_type
 from tessera.language.callable import JITCallable
 from tessera.language.parameters import KernelParam
+from tessera.language.values import constexpr, unwrap
 from tessera.language.watching import Place
 from tessera.runtime.arguments.aliasing import relations
 from tessera.runtime.arguments.checks import explained
@@ -213,6 +214,21 @@ def _comparable(x: object) -> bool:
     return all(map(_comparable, cast("tuple[object, ...]", x)))
 
 
+def _compared(x: object) -> object:
+    """Return a compile-time value as native code compares it: what a `tl.constexpr` holds, with strings interned."""
+    x = unwrap(x)
+    if type(x) is tuple:
+        return tuple(map(_compared, cast("tuple[object, ...]", x)))
+    return sys.intern(x) if type(x) is str else x
+
+
+def _strings(x: object) -> list[int]:
+    """Return the addresses of the strings in a compile-time value."""
+    if type(x) is tuple:
+        return [a for y in cast("tuple[object, ...]", x) for a in _strings(y)]
+    return [id(x)] if type(x) is str else []
+
+
 def _kept(values: Iterable[object]) -> list[object]:
     """Return the objects whose addresses are in arguments' key words; no arrays, lest their memory be kept alive."""
     found: list[object] = []
@@ -258,6 +274,7 @@ class FastPath:
             "rows": ctypes.addressof(array_types().rows), "numbers": ctypes.addressof(array_types().numbers),
             "context": ctypes.addressof(array_types().context),
             "options": ctypes.addressof(_option_names()[0]), "true": id(True), "float": id(float), "tuple": id(tuple),
+            "str": id(str), "constexpr": id(constexpr),
             "list": id(list), "key_error": id(KeyError), "modules": id(sys.modules), "torch": id(TORCH),
             "relations": id(self._relations), "strides": id(explained), "reader": id(read_array),
             "descriptor": id(TensorDescriptor), "attributes": ctypes.addressof(_descriptor_fields()[0]),
@@ -284,6 +301,11 @@ class FastPath:
         start: Start, places: list[Place],
     ) -> None:  # fmt: skip
         """Make launches of this key native, as long as the same objects are found at these places."""
+        values = tuple(
+            _compared(v) if constant else v
+            for v, constant in zip(values, self.constant, strict=True)
+        )
+        options = {name: _compared(v) for name, v in options.items()}
         if not self._eligible(key, values, units.total, options, start):
             return
         picks, rows = words(*units.picks), words(*_rows(places))
@@ -331,9 +353,14 @@ class FastPath:
         start: Start,
     ) -> bool:
         constants = [v for v, constant in zip(values, self.constant, strict=True) if constant]
-        if not all(map(_comparable, [*constants, *options.values()])):
+        known = (*constants, *options.values())
+        if not all(map(_comparable, known)):
             return False
         found = struct.unpack(f"={len(key) // 8}Q", key)
+        if not set(_strings(known)) <= set(found):
+            return (
+                False  # another thread let go of the string that was interned when the key was made
+            )
         if start.cuda and found[1] == 0 and start.context:
             array_types().context[0] = start.context  # so that the next key contains the context
             return False

@@ -22,7 +22,7 @@ from tessera.backends.llvm.subset import (
 )
 from tessera.runtime.native import cpython as c
 from tessera.runtime.native.aliasing import relate
-from tessera.runtime.native.classify import constant
+from tessera.runtime.native.classify import constant, held, interned
 from tessera.runtime.native.compound import argument
 from tessera.runtime.native.cpython import Object, Sized, Tuple
 from tessera.runtime.native.find import DONE, PYTHON, RAISED, call, find, find_maps, unchanged
@@ -173,19 +173,7 @@ def bind_keyword(
             return -1
         known += 1
     option[0] = integer(name)
-    return OPTION_WORDS if constant(d, value, option + 1) else -1
-
-
-@native
-def interned(name: Object) -> Object:
-    """Return the object that Python interned for a name, to be compared only: this gives no reference. Names are other
-    objects if they are keys of a `**config` that was read from a file, or made by `split`."""
-    held = array(Object, 1)
-    held[0] = name
-    c.Py_IncRef(name)
-    c.PyUnicode_InternInPlace(held)
-    c.Py_DecRef(held[0])
-    return held[0]
+    return OPTION_WORDS if constant(d, held(d, value), option + 1) else -1
 
 
 @native(exported=True)

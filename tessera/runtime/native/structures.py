@@ -121,6 +121,8 @@ class Head(Converter):
     options: Pointer[Object]  # interned names of launch options, null at the end
     true: Object
     float: Object
+    str: Object
+    constexpr: Object
     tuple: Object
     list: Object
     key_error: Object

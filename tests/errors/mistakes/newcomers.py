@@ -48,7 +48,7 @@ KERNELS = [
     in_kernel('sort with a misspelt direction', 'y = «tl.sort(t, decending=True)»', 'compilation', 'descending'),
     in_kernel('cumsum with a misspelt direction', 'y = «tl.cumsum(t, 0, reversed=True)»', 'compilation', 'reverse'),
     in_kernel('a scan by a lambda', 'y = tl.associative_scan(t, 0, «lambda p, q: p + q»)', 'unsupported-syntax', '@tessera.jit'),
-    in_kernel('constexpr of a tile', 'y = «tl.constexpr(t)»', 'not-constexpr', 'compute it from'),
+    in_kernel('a shape of constexpr(n)', 'y = «tl.zeros((tl.constexpr(n),), tl.float32)»', 'not-constexpr', 'annotate the parameter'),
     in_kernel('a dtype of 8 bits by half of its name', 'y = t.to(«tl.float8e4»)', 'unknown-name', 'tl.float8e4nv'),
     in_kernel("torch's name of a dtype of 8 bits", 'y = t.to(«tl.float8_e4m3fn»)', 'unknown-name', 'tl.float8e4nv'),
     in_kernel('bfloat16 by its short name', 'y = t.to(«tl.bf16»)', 'unknown-name', 'tl.bfloat16'),
