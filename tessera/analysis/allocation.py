@@ -160,8 +160,29 @@ def bytes_around(loop: Loop, num_warps: int, facts: object) -> int:
     during = Buffer(loop, 0, at.first[loop], at.last[loop])
     found = [b for b in buffers_of(func, num_warps, facts) if b.meets(during)]
     outside = [b for b in found if not any(op.is_inside(loop) for op in (b.op, *b.others))]
-    sizes = [(b.size * b.op.attrs.get("slots", 1), b.alignment) for b in outside]
-    return sum((size + alignment - 1) & -alignment for size, alignment in sizes)
+    sizes = [
+        (b.size * b.op.attrs.get("slots", 1), b.alignment)
+        for b in outside
+        if "ring" not in b.op.attrs
+    ]
+    kept = sum((size + alignment - 1) & -alignment for size, alignment in sizes)
+    return kept + _planned_rings(func, at.first[loop], at)
+
+
+def _planned_rings(func: FuncOp, start: int, at: Positions) -> int:
+    """Return the bytes of the rings of warp roles that are still used after `start`. They are made before the roles
+    begin, and loops with the same ring share its buffers."""
+    rings: dict[int, dict[object, int]] = {}
+    used = set[int]()
+    for op in func.walk():
+        if isinstance(op, LocalAllocOp) and "ring" in op.attrs:
+            number, blocks = op.attrs["ring"], rings.setdefault(op.attrs["ring"], {})
+            blocks[op.parent] = blocks.get(op.parent, 0) + op.bytes * op.attrs["slots"]
+            outermost = [op, *op.ancestors()][-2]
+            if at.last[outermost] >= start:
+                used.add(number)
+    barriers = 2 * SMALL_ALIGNMENT  # of a ring: those of full and of empty buffers
+    return sum(next(iter(rings[number].values())) + barriers for number in used)
 
 
 def _shared_by_copies(buffers: list[Buffer], num_warps: int) -> list[Buffer]:

@@ -57,6 +57,20 @@ def three_peaks(a, b, c, d, o1, o2, o3, tiles, steps):
         tl.store(o3 + t * 64 + rows, tl.argmax(third, 1))
 
 
+@tessera.jit
+def sums_behind(a, b, y, out, tiles, steps, n, N: tl.constexpr):
+    """A loop that streams behind one whose tiles a producer copies, which may already copy those of the next tile."""
+    at, rows = tl.arange(0, N), tl.arange(0, 128)
+    for t in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        total = tl.zeros((128, 256), tl.float32)
+        for k in range(steps):
+            total = tl.dot(a.load([t * 128, k * 64]), b.load([k * 64, 0]), total)
+        sums = tl.zeros((N,), tl.float32)
+        for j in range(0, n, N):
+            sums += tl.load(y + j + at)
+        tl.store(out + t * 128 + rows, tl.sum(total, 1) + tl.sum(sums))
+
+
 @pytest.mark.parametrize(("n", "slots"), [(32, 3), (64, 2)])
 def test_stores_of_the_tma_unit_take_room(
     n: int, slots: int, monkeypatch: pytest.MonkeyPatch
@@ -101,3 +115,15 @@ def test_small_scratch_of_a_loop_around_takes_room(monkeypatch: pytest.MonkeyPat
     options = {"num_stages": 2, "num_warps": 8}
     kernel = tessera.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert kernel.metadata.shared <= 232448
+
+
+def test_rings_of_roles_take_room_in_other_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four buffers of the producer's tiles are 196,608 bytes, and leave 35,840: two of those that stream."""
+    monkeypatch.setenv("TESSERA_STRICT", "1")
+    signature = {"a": "tensordesc<fp16[128, 64]>", "b": "tensordesc<fp16[64, 256]>"}
+    signature |= {"y": "*fp16", "out": "*fp32", "tiles": "i32", "steps": "i32", "n": "i32"}
+    known = {(i,): [["tt.divisibility", 16]] for i in (2, 3)}
+    source = ASTSource(sums_behind, signature, {"N": 8192}, known)
+    options = {"num_stages": 4, "num_warps": 8}
+    kernel = tessera.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    assert 196608 + 2 * 16384 < kernel.metadata.shared <= 232448

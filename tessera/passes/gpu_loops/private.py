@@ -15,6 +15,7 @@ the caches what other programs may write."""
 
 from __future__ import annotations
 
+from tessera.analysis.allocation import bytes_around, scratch_beside
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.loop_times import NONE
 from tessera.ir import Effect, Module, TileType, pass_
@@ -76,7 +77,7 @@ def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, module:
             else:
                 found.append(op)
     size = sum(bytes_of(op.result) for op in found)
-    slots = min(wanted, facts.max_shared_bytes // PROGRAMS // size) if found else 1
+    slots = min(wanted, _room(loop, warps, facts) // size) if found else 1
     if found and slots < 2:
         reason = f"two iterations load {2 * size} bytes, too much beside {PROGRAMS - 1} more CTA"
         remark(module, f"the load{place_of(found[0])} is not copied ahead: {reason}")
@@ -85,6 +86,12 @@ def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, module:
         version_short(loop)
         copied = [(op, through_buffer(op, axis, facts, private=True)) for op in found]
         write_copies(loop, copied, slots - 1, slots, "thread")
+
+
+def _room(loop: ForOp, warps: int, facts: GpuFacts) -> int:
+    """Return the bytes that a loop's rings may take: PROGRAMS CTAs fit, and what else is kept while the loop runs."""
+    beside = bytes_around(loop, warps, facts) + scratch_beside(loop.walk(), warps, facts)
+    return min(facts.max_shared_bytes // PROGRAMS, facts.max_shared_bytes - beside)
 
 
 def _is_simple(loop: ForOp) -> bool:
