@@ -103,6 +103,7 @@ IN_PASSES -= {
     "graph-own-products",
     "graph-fuse-products",
     "graph-split-addmm",
+    "graph-share-heads",
     "graph-point-convolutions",
     "graph-drop-copies",  # as the next one of torch's graphs
     "graph-narrow-places",

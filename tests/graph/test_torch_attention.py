@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -210,3 +211,39 @@ def test_attention_of_sizes_that_change_is_compiled_once():
             torch.testing.assert_close(compiled(x), itself(x))
     assert len(graphs) == 1
     assert x.is_cuda or all(isinstance(s, Launch) for s in graphs[0].run.plan.steps)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_heads_that_a_program_copies_for_others_are_read_where_they_are(groups: int):
+    def copying(q: Any, k: Any, v: Any) -> Any:
+        def heads(x: Any) -> Any:
+            return x.unflatten(-1, (groups, 16)).transpose(1, 2).repeat_interleave(4 // groups, 1)
+
+        return F.scaled_dot_product_attention(q, heads(k.tanh()), heads(v), is_causal=True)
+
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 4, 20, 16), *(torch.randn(2, 20, groups * 16) for _ in range(2))
+    torch._dynamo.reset()
+    with recording() as graphs, torch.no_grad():
+        found = torch.compile(copying, backend="tessera", dynamic=False)(q, k, v)
+    torch.testing.assert_close(found, copying(q, k, v))
+    sizes = [math.prod(v.type.shape) for s in graphs[0].run.plan.steps for v in s.writes]
+    # Attention's result alone is as large as the copies would be.
+    assert q.is_cuda or sorted(sizes)[-2:] < [q.numel(), q.numel()]
+
+
+def test_sharing_of_heads_can_be_switched_off(monkeypatch: Any):
+    def copying(q: Any, k: Any, v: Any) -> Any:
+        k, v = (x.repeat_interleave(4, 1) for x in (k, v))
+        return F.scaled_dot_product_attention(q, k, v)
+
+    given = [torch.randn(2, n, 20, 16) for n in (4, 1, 1)]
+    read: dict[str, list[Any]] = {}
+    for off in ("", "graph-share-heads"):
+        monkeypatch.setenv("TESSERA_DISABLE", off)
+        torch._dynamo.reset()
+        with recording() as graphs, torch.no_grad():
+            found = torch.compile(copying, backend="tessera", dynamic=False)(*given)
+        torch.testing.assert_close(found, copying(*given))
+        read[off] = kernels_of(graphs[0]) and list(graphs[0].run.plan.steps)
+    assert given[0].is_cuda or len(read[""]) < len(read["graph-share-heads"])

@@ -73,7 +73,7 @@ MAX_FUNCTION_LINES = 61
 # that when SLACK lines are saved); who adds a feature makes room for it, or raises the number and gives a reason.
 MOST_LINES = {
     "errors": 680,  # with the form for programs, and classes for mistakes of host code
-    "config": 1590,  # with the names of all optimisations
+    "config": 1600,  # with the names of all optimisations
     "knobs": 100,
     "dtypes": 400,
     "ir": 1980,  # with the names of all passes, former ones, too
@@ -98,7 +98,7 @@ MOST_LINES = {
     "testing": 400,
     "profiler": 1375,  # a new part: `tessera.profile`
     "explain": 3620,  # a new part: `kernel.explain`, its page, and the reasons of `widths`, which left `tools`
-    "graph": 22730,  # with what is saved for gradients, where launches are apart, checks of indices, checkpointed parts
+    "graph": 22800,  # with what is saved for gradients, where launches are apart, checks of indices, checkpointed parts
     "torch": 100,
 }
 SLACK = 300

@@ -15,6 +15,7 @@ from tessera.graph.ir.scalars import function, where
 from tessera.graph.torch.lowering.base import Lowering, Tensor, broadcast, placed, rule, whole
 from tessera.graph.torch.lowering.matmul import TYPES, accumulator, value_of
 from tessera.graph.torch.lowering.pointwise import cast
+from tessera.graph.torch.lowering.shared_heads import shared_heads
 from tessera.graph.torch.lowering.view import coordinates, view
 from tessera.graph.torch.types import NotLowered
 
@@ -36,6 +37,7 @@ def attention(
     _check(low, q, k, v, dropout)
     _check_sums(q, low.elem_of(low.out[1]))
     bias = None if attn_mask is None else value_of(low, _four(attn_mask, q, k))
+    k, v = shared_heads(k, v, low.node.args[1:3])
     results = low.g.attention(
         value_of(low, q), value_of(low, k), value_of(low, v), _scale(q, scale), bias, causal,
         accumulator(q.elem),

@@ -194,18 +194,18 @@ def _saved(node: Any, size: int) -> float:
 
 def _is_elementwise(node: Any) -> bool:
     simple = {*POINTWISE, "_to_copy", "convert_element_type"}
-    return bool({_name(node), _packet(node)} & simple)
+    return bool({_name(node), packet(node)} & simple)
 
 
 def _is_loop(node: Any) -> bool:
     """Whether an operation becomes a loop that adds a bias as it loads: element by element, or a copy."""
-    return _is_elementwise(node) or _packet(node) == "clone"
+    return _is_elementwise(node) or packet(node) == "clone"
 
 
 def _readers(node: Any, views: tuple[str, ...] = VIEWS) -> Iterator[Any]:
     """The operations that read a result, through `views`: of all of its elements in their order, if not said else."""
     for user in node.users:
-        if _packet(user) in views:
+        if packet(user) in views:
             yield from _readers(user, views)
         else:
             yield user
@@ -216,7 +216,7 @@ def _name(node: Any) -> str:
     return str(node.target).removeprefix("aten.")
 
 
-def _packet(node: Any) -> str:
+def packet(node: Any) -> str:
     return _name(node).partition(".")[0]
 
 
