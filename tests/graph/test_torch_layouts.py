@@ -161,3 +161,30 @@ def test_adaptive_pooling_keeps_the_order_of_elements() -> None:
     pool = nn.AdaptiveAvgPool2d((4, 3))
     found, wanted = torch.compile(pool, backend="tessera")(x), pool(x)
     torch.testing.assert_close(found, wanted, check_stride=True)
+
+
+@on_a_cpu
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "shape", "order"),
+    [
+        (nn.BatchNorm1d, (8, 12, 16), (0, 2, 1)),
+        (nn.BatchNorm1d, (16, 8), (1, 0)),
+        (nn.BatchNorm2d, (8, 5, 6, 16), (0, 3, 1, 2)),
+        (nn.BatchNorm2d, (5, 6, 8, 16), (2, 3, 0, 1)),
+    ],
+)
+def test_batch_norms_of_transposed_inputs_have_the_strides_of_eager(
+    kind: Any, shape: Any, order: Any, training: bool
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(shape).permute(order).detach().requires_grad_()
+    norm = kind(x.shape[1]).train(training)
+    other = copy.deepcopy(norm)
+    compiled = torch.compile(other, backend="tessera", dynamic=False)
+    want, found = norm(x), compiled(x)
+    torch.testing.assert_close(found, want)
+    assert found.stride() == want.stride()
+    expected, given = (torch.autograd.grad(y.square().sum(), x)[0] for y in (want, found))
+    torch.testing.assert_close(given, expected)
+    assert given.stride() == expected.stride()

@@ -32,6 +32,13 @@ TAKEN_APART = (
     aten.lift,
 )  # fmt: skip
 
+# Batch norms and their gradients, with the place of the argument that orders their first result on CPUs.
+BATCH_NORMS = {
+    aten.native_batch_norm: 0, aten._native_batch_norm_legit: 0, aten._native_batch_norm_legit_functional: 0,
+    aten._native_batch_norm_legit_no_training: 0, aten._batch_norm_with_update: 0, aten._batch_norm_no_update: 0,
+    aten._batch_norm_with_update_functional: 0, aten.native_batch_norm_backward: 1, aten.batch_norm_backward: 1,
+}  # fmt: skip
+
 # Operations that we lower better than what they would become; attention, whose backward takes the logarithms of sums
 # that its forward gives: taken apart it gives the weights in their place; and a copy that would become an alias, which
 # the gradient of a scan may not have.
@@ -54,6 +61,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.as_strided_scatter.default: as_strided_scatter,
         aten._efficientzerotensor.default: torch.zeros,  # whose tensors have no memory
     }
+    for packet, place in BATCH_NORMS.items():
+        for overload in {getattr(packet, name) for name in packet.overloads()} & set(table):
+            table[overload] = partial(_batch_norm, table[overload], place)
     whole = {getattr(packet, name) for packet in KEPT_WHOLE for name in packet.overloads()}
     return {o: rule for o, rule in table.items() if o not in whole and not _is_attention(o)}
 
@@ -78,6 +88,15 @@ def convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> Any:
     of_weight = weight_gradient(grad, x, weight, rest) if windows else found[1]
     of_bias = grad.sum([0, *range(2, grad.dim())]) if sums else found[2]
     return found[0], of_weight, of_bias
+
+
+def _batch_norm(rule, place: int, *args, **keywords):
+    """Row-major, or with channels last, as on CPUs eager's result is: torch's decomposition keeps any strides."""
+    found = rule(*args, **keywords)
+    if "out" in keywords or found[0] is None or args[place].device.type != "cpu":
+        return found
+    order = suggest_memory_format(args[place])
+    return found[0].contiguous(memory_format=order), *found[1:]
 
 
 def adaptive_avg_pool2d(x: Any, size: Any) -> Any:
