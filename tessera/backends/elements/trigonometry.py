@@ -194,13 +194,10 @@ def _asin32(m: Floats, x: str) -> str:
 
 @function("acos", float32)
 def _acos32(m: Floats, x: str) -> str:
-    """Half of pi less asin x; of a large |x| 0 or pi, and twice the value with the sign of x. One sum rounds: what pi
-    has beyond fp32 is 0.37 ulp of the least sum."""
     big, value = _arcsine(m, x)
-    start = m.select(m.below(x, 0.0), m.const(math.pi), m.const(0.0))
-    start = m.select(big, start, m.const(math.pi / 2))
-    factor = m.select(big, m.const(2.0), m.const(-1.0))
-    return m.fma(m.sign_of(value, x), factor, start)
+    twice = m.add(value, value)
+    left = m.select(m.below(x, 0.0), _less(m, math.pi, twice, 2 * c.HALF_PI_LOW), twice)
+    return m.select(big, left, _less(m, math.pi / 2, m.sign_of(value, x), c.HALF_PI_LOW))
 
 
 @function("asin", float64)
