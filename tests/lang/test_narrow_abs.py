@@ -1,4 +1,5 @@
-"""Absolute values of narrow integers, whose least number has none: it stays as it is, also for who widens it then."""
+"""Absolute values and negatives of narrow integers, whose least number has none: it stays as it is, also for who widens
+it then."""
 
 # annotations of kernels name dtypes
 # pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false, reportOperatorIssue=false
@@ -18,13 +19,14 @@ N = 128
 
 
 @tessera.jit
-def absolute(x, wide, wider, same, N: tl.constexpr):
+def absolute(x, wide, wider, same, negative, N: tl.constexpr):
     i = tl.arange(0, N)
     v = tl.load(x + i)
     by_select = tl.where(v > 0, v, -v)
     tl.store(wide + i, tl.abs(v).to(tl.int32))
     tl.store(wider + i, by_select.to(tl.int64))
     tl.store(same + i, tl.abs(v))
+    tl.store(negative + i, (-v).to(tl.int64))
 
 
 @pytest.mark.parametrize("kind", ["i8", "i16", "i32"])
@@ -35,19 +37,28 @@ def test_the_least_number(device: Device, kind: str) -> None:
     narrow = values.astype(f"int{kind[1:]}")
     wanted = np.abs(narrow)
     assert wanted[0] == least
-    wide, wider, same = (device.zeros(N, t) for t in ("i32", "i64", kind))
-    absolute[(1,)](device.array(narrow), wide, wider, same, N)
+    wide, wider, same, negative = (device.zeros(N, t) for t in ("i32", "i64", kind, "i64"))
+    absolute[(1,)](device.array(narrow), wide, wider, same, negative, N)
     for found in (wide, wider, same):
         assert (device.numpy(found) == wanted).all()
+    assert (device.numpy(negative) == -narrow).all()
 
 
 def test_of_16_bits_are_taken_in_32() -> None:
-    """ptxas 13.0 widens the operand, but does not narrow the result, where it translates abs.s16."""
-    signature = {"x": "*i16", "wide": "*i32", "wider": "*i64", "same": "*i16", "N": "constexpr"}
+    """ptxas 13.0 widens the operand, but does not narrow the result, where it translates abs.s16, neg.s16."""
+    signature = {
+        "x": "*i16",
+        "wide": "*i32",
+        "wider": "*i64",
+        "same": "*i16",
+        "negative": "*i64",
+        "N": "constexpr",
+    }
     ptx = tessera.compile(ASTSource(absolute, signature, {"N": N}), GPUTarget("cuda", 90, 32)).asm[
         "ptx"
     ]
-    assert "abs.s32" in ptx and "abs.s16" not in ptx
+    assert "abs.s32" in ptx and "neg.s32" in ptx
+    assert "abs.s16" not in ptx and "neg.s16" not in ptx
 
 
 def test_the_register_may_be_the_same() -> None:

@@ -10,9 +10,9 @@ makes of
 and borrows from the upper word by the carry of adding -y. Where y is 0 there is no carry, and the result is 2^32 too
 small. The whole product, shifted, is subtracted from in the right way.
 
-Absolute values of 16 bits: ptxas 13.0 widens the number, takes IABS of 32 bits, and leaves it at that, so that the
-value of -32768, which is -32768 again in 16 bits, is 32768 for whoever widens it. The same in 32 bits, narrowed, is
-right.
+Absolute values and negatives of 16 bits: ptxas 13.0 widens the number, takes IABS or a difference of 32 bits, and
+leaves it at that, so that the value of -32768, which is -32768 again in 16 bits, is 32768 for whoever widens it. The
+same in 32 bits, narrowed, is right.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import re
 
 _HIGH = re.compile(r"^\tmul\.hi\.u32 \t(%r\d+), (.+);\n", re.M)
 _WIDENED = re.compile(r"^\tcvt\.u64\.u32 \t(%rd\d+), (%r\d+);\n", re.M)
-_ABSOLUTE = re.compile(r"^\tabs\.s16 \t(%rs\d+), (%rs\d+);", re.M)
+_SIGNS = re.compile(r"^\t(abs|neg)\.s16 \t(%rs\d+), (%rs\d+);", re.M)
 _NARROWED = (
-    r"\t{ .reg .b32 %wide; cvt.s32.s16 %wide, \2; abs.s32 %wide, %wide; cvt.u16.u32 \1, %wide; }"
+    r"\t{ .reg .b32 %wide; cvt.s32.s16 %wide, \3; \1.s32 %wide, %wide; cvt.u16.u32 \2, %wide; }"
 )
 _DIFFERENCE = re.compile(r"^\tsub\.s64 \t%rd\d+, (%rd\d+), ", re.M)
 
@@ -34,8 +34,8 @@ def avoid_faults(ptx: str) -> str:
     Example: `mul.hi.u32 %r3, %r1, %r2; cvt.u64.u32 %rd1, %r3; sub.s64 %rd3, %rd1, %rd2` →
         `mul.hi.u32 %r3, %r1, %r2; mul.wide.u32 %rd1, %r1, %r2; shr.u64 %rd1, %rd1, 32; sub.s64 %rd3, %rd1, %rd2`
     """
-    if "abs.s16" in ptx:
-        ptx = _ABSOLUTE.sub(_NARROWED, ptx)
+    if "abs.s16" in ptx or "neg.s16" in ptx:
+        ptx = _SIGNS.sub(_NARROWED, ptx)
     if "mul.hi.u32" not in ptx or "sub.s64" not in ptx:
         return ptx
     high = dict(_HIGH.findall(ptx))
