@@ -37,7 +37,7 @@ def shared_heads(k: Tensor, v: Tensor, nodes: tuple[Node, Node]) -> tuple[Tensor
 def _is_read_once(node: Node) -> bool:
     """Whether a copy, or a view of one, has no other reader: for one that is made in any case, what it was made of
     would be kept as well."""
-    while len(node.users) == 1 and packet(node) in VIEWS:
+    while len(node.users) == 1 and packet(node) in VIEWS and isinstance(node.args[0], Node):
         node = node.args[0]
     return len(node.users) == 1 and packet(node) == "clone"
 
