@@ -9,6 +9,7 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable
 
+from tessera.compiler import CompiledKernel
 from tessera.config import knobs
 from tessera.ir.applications import Session
 from tessera.runtime.driver import driver
@@ -19,6 +20,11 @@ SIMT = "simt"  # the simulator of GPUs; other devices are instruction sets of CP
 
 def applied(built: case.Case, device: str = SIMT) -> Counter[str]:
     """How often each optimisation is applied to a kernel."""
+    return compiled(built, device)[1]
+
+
+def compiled(built: case.Case, device: str = SIMT) -> tuple[CompiledKernel, Counter[str]]:
+    """A kernel, and how often each optimisation was applied to it."""
     found: Counter[str] = Counter()
     commit = Session.commit
 
@@ -35,11 +41,11 @@ def applied(built: case.Case, device: str = SIMT) -> Counter[str]:
             if device != SIMT:
                 knobs.cpu.isa = device
             arguments = devices.Memory(built).arguments()
-            kernel.warmup(*arguments, grid=built.grid, **built.options)
+            made = kernel.warmup(*arguments, grid=built.grid, **built.options)
     finally:
         Session.commit = commit
         driver.reset_active()
-    return found
+    return made, found
 
 
 def reached(family: str, seeds: Iterable[int], device: str = SIMT) -> Counter[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz import case
+from tests.fuzz import case, families
 from tests.fuzz.generators import dots, rows
-from tests.fuzz.reach import applied, reached
+from tests.fuzz.reach import applied, compiled, reached
 
 SEEDS = range(1, 151)
 # By how many of these kernels each is reached at least; the name of what no kernel reached said nothing for long.
@@ -22,6 +22,14 @@ LEAST = {
 def test_dots_reach_the_optimisations_of_loops() -> None:
     found = reached("dots", SEEDS)
     assert not {name: (found[name], least) for name, least in LEAST.items() if found[name] < least}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("family", "least"), [("dots", 4), ("loops", 4), ("rows", 1)])
+def test_kernels_exchange_within_warps(family: str, least: int) -> None:
+    """It is asked for once a kernel, as a feature of the GPU: what uses it is seen in the IR."""
+    made = (compiled(families.built(family, families.drawn(family, n), n))[0] for n in range(1, 41))
+    assert sum("within_warps" in kernel.asm["gir"] for kernel in made) >= least
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import pytest
@@ -230,6 +231,54 @@ def test_heads_that_a_program_copies_for_others_are_read_where_they_are(groups: 
     sizes = [math.prod(v.type.shape) for s in graphs[0].run.plan.steps for v in s.writes]
     # Attention's result alone is as large as the copies would be.
     assert q.is_cuda or sorted(sizes)[-2:] < [q.numel(), q.numel()]
+
+
+def scaled(x: Any) -> Any:
+    """Each head times another number."""
+    return x * torch.arange(1.0, 1 + x.shape[1], device=x.device)[:, None, None]
+
+
+COPIES = {
+    "interleaved": lambda x, n: x.repeat_interleave(n, 1),
+    "expanded": lambda x, n: x[:, :, None].expand(-1, -1, n, -1, -1).flatten(1, 2),
+    "tiled": lambda x, n: x.repeat(1, n, 1, 1),
+    "cloned": lambda x, n: x.repeat_interleave(n, 1).transpose(2, 3).clone().transpose(2, 3),
+    "computed": lambda x, n: scaled(x.repeat_interleave(n, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_copies_of_heads(seed: int):
+    """Copies in the order of groups or not, of keys, values or both, that others read or change."""
+    rng = random.Random(seed)
+    groups, copies, length, deep = (
+        rng.choice(x) for x in ((1, 2, 3), (2, 4), (1, 17, 64), (8, 20))
+    )
+    ways = [rng.choice(list(COPIES.values())) for _ in range(2)]
+    kept, causal, kind = (
+        rng.random() < 0.25,
+        rng.random() < 0.5,
+        rng.choice([torch.float32, torch.bfloat16]),
+    )
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        k, v = (way(x, copies).to(q.dtype) for way, x in zip(ways, (k.sin(), v), strict=True))
+        found = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return (found, k + 1) if kept else found
+
+    torch.manual_seed(seed)
+    q = torch.randn(2, groups * copies, length, deep, dtype=kind)
+    k, v = (torch.randn(2, length, groups, deep, dtype=kind).transpose(1, 2) for _ in range(2))
+    torch._dynamo.reset()
+    with torch.no_grad():
+        found = torch.compile(attend, backend="tessera", dynamic=False)(q, k, v)
+    exact = attend(q.double(), k.double(), v.double())
+    for x, eager, wanted in zip(*map(_tuple, (found, attend(q, k, v), exact)), strict=True):
+        assert (x - wanted).abs().max() <= 2 * (eager - wanted).abs().max() + 1e-6
+
+
+def _tuple(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (x,)
 
 
 def test_sharing_of_heads_can_be_switched_off(monkeypatch: Any):
