@@ -84,9 +84,7 @@ class GpuFacts:
     has_cp_async: bool = False
     has_ldmatrix: bool = False
     has_stmatrix: bool = False
-    warp_exchanges: bool = (
-        True  # conversions through shared memory for which each warp waits for itself alone
-    )
+    warp_exchanges: bool = True  # conversions may go through shared memory by warps
     has_tma: bool = False  # TMA copies, and mbarriers that count bytes
     has_clusters: bool = False  # CTAs of a cluster can access each other's shared memory
     has_register_handover: bool = False  # setmaxnreg: warps may give registers to others

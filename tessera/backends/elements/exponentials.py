@@ -215,9 +215,8 @@ def log1p_single(m: Floats, x: str) -> str:
     if own is None:
         return log_edges(m, total, _log_of_sum(m, x, total)[0])
     result, places = _log_of_sum(m, x, total, 0)
-    far = m.cmp(
-        "ogt", m.abs(places), m.const(126.5 / unit(m))
-    )  # and where the sum is 0, negative or NaN
+    # Also where the sum is 0, negative or NaN, whose field is no exponent.
+    far = m.cmp("ogt", m.abs(places), m.const(126.5 / unit(m)))
     return m.select(far, m.mul(own, m.const(math.log(2))), result)
 
 

@@ -357,10 +357,9 @@ class FastPath:
         if not all(map(_comparable, known)):
             return False
         found = struct.unpack(f"={len(key) // 8}Q", key)
+        # Another thread may have let go of a string that was interned when the key was made.
         if not set(_strings(known)) <= set(found):
-            return (
-                False  # another thread let go of the string that was interned when the key was made
-            )
+            return False
         if start.cuda and found[1] == 0 and start.context:
             array_types().context[0] = start.context  # so that the next key contains the context
             return False
