@@ -244,15 +244,35 @@ def _shl(a: AxisAnalysis, op: arith.ShlOp) -> AxisFacts:
     return AxisFacts((1,) * len(x.contiguity), divisibility, x.constancy, value)
 
 
-@transfer(
-    arith.AndOp, arith.OrOp, arith.XorOp, arith.ShrOp, arith.AbsOp, arith.NegOp, arith.MulHiOp
-)
+@transfer(arith.ShrOp, arith.MulHiOp)
 def _equal_stays_equal(a: AxisAnalysis, op: Op) -> AxisFacts:
     constancy = a.facts(op.operands[0]).constancy
     for v in op.operands[1:]:
         constancy = gcds(constancy, a.facts(v).constancy)
     ones = (1,) * len(constancy)
     return AxisFacts(ones, ones, constancy)
+
+
+@transfer(arith.AndOp, arith.OrOp, arith.XorOp)
+def _bitwise(a: AxisAnalysis, op: arith.Binary) -> AxisFacts:
+    """The low bits that are zero in both operands stay zero, and `and` keeps those of either."""
+    x, y = a.facts(op.lhs), a.facts(op.rhs)
+    keep = max if isinstance(op, arith.AndOp) else gcd
+    divisibility = tuple(map(keep, _starts(x), _starts(y)))
+    ones = (1,) * len(divisibility)
+    return AxisFacts(ones, divisibility, gcds(x.constancy, y.constancy))
+
+
+@transfer(arith.NegOp, arith.AbsOp)
+def _other_sign(a: AxisAnalysis, op: arith.Unary) -> AxisFacts:
+    """What divides a number divides it with the other sign."""
+    f = a.facts(op.x)
+    value = f.value
+    if value is not None:
+        value = -value if isinstance(op, arith.NegOp) else abs(value)
+        e = elem_of(op.result.type)
+        value = value if e.get_int_min_value() <= value <= e.get_int_max_value() else None
+    return AxisFacts((1,) * len(f.contiguity), _starts(f), f.constancy, value)
 
 
 @transfer(arith.MinOp, arith.MaxOp)

@@ -15,8 +15,10 @@ from tessera.interp.machine import Machine, run_program
 from tessera.interp.memory import Memory
 from tessera.ir import Builder, Module, TileType, Value, parse_module, verify
 from tessera.ops import (
+    AbsOp,
     AddOp,
     AddPtrOp,
+    AndOp,
     ArangeOp,
     BroadcastOp,
     CmpOp,
@@ -25,11 +27,14 @@ from tessera.ops import (
     ExpandDimsOp,
     FuncOp,
     MulOp,
+    NegOp,
+    OrOp,
     RemOp,
     ReturnOp,
     SelectOp,
     SplatOp,
     SubOp,
+    XorOp,
 )  # fmt: skip
 
 N = 32
@@ -65,32 +70,28 @@ class Expressions:
     def tile(self, depth: int) -> Value:
         kinds = ["arange", "splat", "const"]
         if depth:
-            kinds += ["add", "add", "mul", "div", "rem", "select", "sub"]
+            kinds += ["add", "add", "mul", "div", "rem", "select", "sub", "neg", "abs", "bits"]
         kind = self.draw(st.sampled_from(kinds))
         b = self.b
         if kind == "arange":
             start = self.draw(st.sampled_from([0, 0, 1, 4, 32, 48, -16, -32, -33]))
             return b.emit(ArangeOp(start=start, end=start + N))
         if kind == "splat":
-            return b.emit(
-                SplatOp(self.draw(st.sampled_from([self.even, self.odd])), results=[TILE])
-            )
+            scalar = self.draw(st.sampled_from([self.even, self.odd]))
+            return b.emit(SplatOp(scalar, results=[TILE]))
         if kind == "const":
-            return b.emit(
-                ConstOp(
-                    value=self.draw(st.sampled_from([0, 1, 2, 3, 8, 16, 24, -8, -16, -3])),
-                    results=[TILE],
-                )
-            )
+            value = self.draw(st.sampled_from([0, 1, 2, 3, 8, 16, 24, -8, -16, -3]))
+            return b.emit(ConstOp(value=value, results=[TILE]))
         x = self.tile(depth - 1)
         if kind in ("div", "rem"):
-            y = b.emit(
-                ConstOp(
-                    value=self.draw(st.sampled_from([1, 2, 3, 4, 8, 16, 12, 64])), results=[TILE]
-                )
-            )
+            divisor = self.draw(st.sampled_from([1, 2, 3, 4, 8, 16, 12, 64]))
+            y = b.emit(ConstOp(value=divisor, results=[TILE]))
             return b.emit((DivOp if kind == "div" else RemOp)(x, y))
+        if kind in ("neg", "abs"):
+            return b.emit((NegOp if kind == "neg" else AbsOp)(x))
         y = self.tile(depth - 1)
+        if kind == "bits":
+            return b.emit(self.draw(st.sampled_from([AndOp, OrOp, XorOp]))(x, y))
         if kind == "select":
             predicate = self.draw(st.sampled_from(["lt", "le", "gt", "ge", "eq"]))
             return b.emit(SelectOp(b.emit(CmpOp(x, y, predicate=predicate)), x, y))
