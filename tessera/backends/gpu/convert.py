@@ -5,13 +5,21 @@ The plan (layout/convert.py) holds all lanes, registers and addresses as linear 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tessera.analysis.scratch import conversion_plan
 from tessera.backends.gpu.access import fixed_place, read, write
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
-from tessera.backends.gpu.packing import PackedShape, from_reg32, pack, to_reg32, unpack
+from tessera.backends.gpu.packing import (
+    PackedShape,
+    from_reg32,
+    pack,
+    packed_shape,
+    to_reg32,
+    unpack,
+)
 from tessera.backends.gpu.types import llvm_type, memory_bits
+from tessera.dtypes import int1
 from tessera.ir import ElementType, elem_of
 from tessera.layout import (
     Identity,
@@ -21,6 +29,7 @@ from tessera.layout import (
     ShuffleRound,
     WarpShuffle,
 )
+from tessera.layout.shuffle import REG32_BITS
 from tessera.ops import ConvertLayoutOp
 
 
@@ -45,31 +54,74 @@ def shuffle(
 ) -> list[str]:
     """The registers after an exchange within each warp."""
     registers = list(names)
-    for step in plan.before:
-        registers = _swap(fl, elem, step, registers)
+    for swap, groups in zip(plan.before, _before(plan), strict=True):
+        registers = _swap(fl, elem, swap, registers, groups)
     slots = [""] * len(plan.outputs)
     for step in plan.rounds:
         sent = [registers[i] for i in step.send]
         received = sent if plan.stays(step) else _send(fl, elem, plan, step, sent)
         for slot, name in zip(step.receive, received, strict=True):
             slots[slot] = name
-    for step in plan.after:
-        slots = _swap(fl, elem, step, slots)
+    for swap in plan.after:
+        slots = _swap(fl, elem, swap, slots, [step.receive for step in plan.rounds])
     return [slots[i] for i in plan.outputs]
 
 
-def _swap(fl: FunctionLowering, elem: ElementType, step: LaneSwap, names: list[str]) -> list[str]:
-    """Exchange registers r and r ^ register_xor where the parity of some thread bits is odd."""
-    w, t = fl.w, llvm_type(elem)
-    odd = thread_parity(fl, step.lane_mask | step.warp_mask << 5)
-    result: list[str] = []
-    for i, own in enumerate(names):
-        other = names[i ^ step.register_xor]
-        if not own or not other or own == other:
-            result.append(own)
-        else:
-            result.append(w.pure(f"select i1 {odd}, {t} {other}, {t} {own}"))
+def _before(plan: WarpShuffle) -> list[list[tuple[int, ...]]]:
+    """The registers that each exchange before the shuffles must give, for those after it: what is sent, at the last."""
+    needed = [step.send for step in plan.rounds]
+    result: list[list[tuple[int, ...]]] = []
+    for swap in reversed(plan.before):
+        result.insert(0, needed)
+        others = [tuple(sorted(i ^ swap.register_xor for i in group)) for group in needed]
+        needed = list(dict.fromkeys([*needed, *others]))
     return result
+
+
+def _swap(
+    fl: FunctionLowering,
+    elem: ElementType,
+    step: LaneSwap,
+    names: list[str],
+    groups: Iterable[tuple[int, ...]],
+) -> list[str]:
+    """Exchange registers r and r ^ register_xor where the parity of some thread bits is odd. `groups`: registers that
+    share one of 32 bits in a shuffle, and so a select. Other registers are left out."""
+    odd = thread_parity(fl, step.lane_mask | step.warp_mask << 5)
+    result = [""] * len(names)
+    for group in groups:
+        own = [names[i] for i in group]
+        other = [names[i ^ step.register_xor] or names[i] for i in group]
+        for i, name in zip(group, _chosen(fl, elem, odd, other, own), strict=True):
+            result[i] = name
+    return result
+
+
+def _chosen(
+    fl: FunctionLowering, elem: ElementType, odd: str, other: list[str], own: list[str]
+) -> list[str]:
+    """`other` in threads where `odd`, else `own`: narrow numbers by one select of the register that they fill."""
+    if other == own:
+        return own
+    if len(own) * memory_bits(elem) != REG32_BITS or len(own) == 1 or elem is int1:
+        t = llvm_type(elem)
+        return [o if n == o else _select(fl, t, odd, n, o) for n, o in zip(other, own, strict=True)]
+    shape = packed_shape(elem, len(own))
+    (there,), (here,) = pack(fl, elem, other, shape), pack(fl, elem, own, shape)
+    return unpack(fl, elem, [_select(fl, shape.type, odd, there, here)], shape)
+
+
+def _select(fl: FunctionLowering, type: str, odd: str, there: str, here: str) -> str:
+    """A select, which looks through selects by the same condition: of a pair that was exchanged before, one is sent,
+    and the other one is needed as it was."""
+    chosen = fl.w.chosen
+    there = chosen.get((odd, there), (there, there))[0]
+    here = chosen.get((odd, here), (here, here))[1]
+    if there == here:
+        return here
+    name = fl.w.pure(f"select i1 {odd}, {type} {there}, {type} {here}")
+    chosen[odd, name] = (there, here)
+    return name
 
 
 def thread_parity(fl: FunctionLowering, mask: int) -> str:

@@ -82,8 +82,8 @@ class Writer:
     """The body of one function."""
 
     __slots__ = (
-        "_hoisted", "_numbered", "_of_thread", "_trail", "block", "count", "halves", "limits", "lines", "module",
-        "offsets", "parts", "prologue", "packed",
+        "_hoisted", "_numbered", "_of_thread", "_trail", "block", "chosen", "count", "halves", "limits", "lines",
+        "module", "offsets", "parts", "prologue", "packed",
     )  # fmt: skip
 
     def __init__(self, module: ModuleText) -> None:
@@ -106,6 +106,8 @@ class Writer:
         self.parts: dict[
             str, tuple[str, int]
         ] = {}  # a byte of a register -> (4-vector, its number)
+        # (condition, a select by it) -> what it is where the condition holds, and where not.
+        self.chosen: dict[tuple[str, str], tuple[str, str]] = {}
 
     # --- instructions ---------------------------------------------------------------------------------
     def fresh(self) -> str:
