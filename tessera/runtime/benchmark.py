@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
@@ -15,6 +16,9 @@ from tessera.runtime.cuda import driver_api as cuda
 # Written before each timed call on a GPU, so that no call finds its data in L2.
 L2_BYTES = 256 * 1024 * 1024
 RETURN_MODES = ("min", "max", "mean", "median", "all")
+Timer = Callable[..., Any]  # of a call: `timer(call, quantiles=...)` returns times in ms
+# Says whether all launches run on the host now, whatever torch uses. Filled by what chooses drivers.
+ON_HOST: list[Callable[[], bool]] = []
 
 
 def quantile(values: Sequence[float], q: Sequence[float]) -> list[float]:
@@ -50,8 +54,11 @@ def summarize(times: Sequence[float], quantiles: Sequence[float] | None, return_
 
 
 def cuda_torch() -> Any | None:
-    """Return torch if the program has loaded it and uses CUDA through it; never import it."""
+    """Return torch if the program has loaded it and uses CUDA through it, and launches may run there; never import
+    it."""
     torch = sys.modules.get("torch")
+    if any(on_host() for on_host in ON_HOST):
+        return None
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return None
     return torch
@@ -85,7 +92,8 @@ def do_bench(
 ) -> Any:
     """Return the time of `fn()` in ms, measured for about `rep` ms after about `warmup` ms.
 
-    On a GPU every call is timed separately, after the L2 cache was overwritten. On the host, caches stay as the last
+    Where torch uses a GPU every call is timed separately there, after the L2 cache was overwritten, unless launches
+    were sent to the host (`TESSERA_DEVICE=cpu`, `driver.set_active("cpu")`). On the host, caches stay as the last
     call left them. `quantiles` asks for a list of them (a number for one); otherwise `return_mode` is one of "min",
     "max", "mean", "median" and "all". Gradients of `grad_to_none` are dropped before each call. It raises
     AssertionError for another mode.
@@ -107,6 +115,25 @@ def do_bench(
     if torch is None:
         return summarize(_time_on_host(fn, warmup, rep, grad_to_none), quantiles, return_mode)
     return summarize(_time_on_gpu(torch, fn, warmup, rep, grad_to_none), quantiles, return_mode)
+
+
+def do_bench_on_host(
+    fn: Callable[[], object],
+    warmup: float = 25,
+    rep: float = 100,
+    quantiles: Sequence[float] | None = None,
+) -> float | list[float]:
+    """As `do_bench` of what runs on the host. Events of a GPU would not see what a call does while the GPU is busy."""
+    return summarize(_time_on_host(fn, warmup, rep, None), quantiles, "mean")
+
+
+def timer_on_host(timer: Timer) -> Timer:
+    """Return what times on the host as `timer` does, where that is `do_bench`; another timer is its owner's affair."""
+    if timer is do_bench:
+        return do_bench_on_host
+    if isinstance(timer, partial) and timer.func is do_bench:
+        return partial(do_bench_on_host, *timer.args, **timer.keywords)
+    return timer
 
 
 def _time_on_host(

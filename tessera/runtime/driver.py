@@ -15,6 +15,7 @@ from tessera.compiler.kernel import DRIVER_FOR
 from tessera.config import epoch, knobs
 from tessera.errors import LaunchError
 from tessera.language import target_info
+from tessera.runtime import benchmark
 from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.drivers.base import Driver
 from tessera.runtime.drivers.cuda import CudaDriver
@@ -70,6 +71,11 @@ class ActiveDriver:
             return driver_named(knobs.runtime.device)
         return self.chosen
 
+    def on_host(self) -> bool:
+        """Whether all launches run on the host, wherever their arguments lie."""
+        fixed = self._for_all()
+        return fixed is not None and fixed.on_host
+
     def set_active(self, driver: Driver | str) -> None:
         self.chosen = driver_named(driver) if isinstance(driver, str) else driver
         epoch.value += 1
@@ -110,6 +116,7 @@ def _CPU() -> Driver:
 driver = ActiveDriver()
 DRIVER_FOR.append(lambda target: driver_named(target.backend))
 target_info.LAUNCHES.append(lambda: driver.active.get_current_target())
+benchmark.ON_HOST.append(driver.on_host)
 
 
 def _after_fork() -> None:

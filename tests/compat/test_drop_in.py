@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from kit import ROOT, needs_torch, python
 
-from tessera.compat.absent import REASONS, explain
-from tessera.compat.binaries import folder_name
+from tests.compat_parts import REASONS, explain, folder_name
 
 MODULES = [
     "triton",

@@ -76,6 +76,7 @@ def test_data_knobs_and_processes(tmp_path) -> None:
     script.write_text(PROGRAM)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "TESSERA_"))}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tessera/compat/path"), str(ROOT)])
+    environment["TESSERA_DEVICE"] = "cpu"  # also where there is a GPU
     done = subprocess.run(
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=120
     )

@@ -26,7 +26,6 @@ from tessera.backends import plugins
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.nvidia.ptxas import assemble
 from tessera.backends.nvidia.simulator import run_kernel
-from tessera.compat.install import install
 from tessera.compiler import ASTSource
 from tessera.config import knobs
 from tessera.config.budget import budget, check_budget
@@ -35,6 +34,7 @@ from tessera.ir import parse_module, verify
 from tessera.runtime.driver import CudaDriver, driver, driver_named
 from tessera.tools.error_catalogue import catalogue
 from tessera.tools.tensor_descriptor import TensorDescriptor
+from tests.compat_parts import install
 from tests.errors import (
     checked_launches,
     control_flow_and_syntax,

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -245,6 +246,7 @@ def test_distributed_wrappers(tmp_path: Any):
     """DDP and FSDP2 in a world of one process."""
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("this torch has no gloo")
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     torch.distributed.init_process_group(
@@ -252,7 +254,9 @@ def test_distributed_wrappers(tmp_path: Any):
     )
     try:
         x = torch.randn(3, 6)
-        for wrap in (torch.nn.parallel.DistributedDataParallel, fully_shard):
+        mesh = init_device_mesh(x.device.type, (1,))  # else of the machine's GPUs, if it has some
+        sharded = partial(fully_shard, mesh=mesh)
+        for wrap in (torch.nn.parallel.DistributedDataParallel, sharded):
             torch.manual_seed(0)
             plain = torch.nn.Sequential(
                 torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Linear(8, 2)

@@ -3,6 +3,7 @@ and backward graphs write only to saved tensors that nobody else has. The plan i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,11 +32,16 @@ OPTIONS = {"matmul": "extern"}  # as on GPUs
 
 
 @pytest.fixture(autouse=True)
-def plan_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def plan_of_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Few threads, as each holds scratch of its own in the library's attention."""
     torch._dynamo.reset()
     machine = executable.machine_of(GPUTarget("cuda", 90, 32))
     monkeypatch.setattr(executable, "machine_of", lambda target: machine)
     monkeypatch.setattr(cost, "machine_of", lambda device: cost.GPU)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(min(2, threads))
+    yield
+    torch.set_num_threads(threads)
 
 
 def perceptrons() -> nn.Module:
@@ -317,3 +323,16 @@ def test_a_view_of_an_arena_that_ends_between_two_elements():
         want = arena[offset : offset + 2 * kind.itemsize]
         assert torch.equal(found.view(torch.uint8), want)
         assert found.data_ptr() == arena.data_ptr() + offset
+
+
+def test_the_host_is_measured_on_a_machine_with_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    for name in ("empty_cache", "synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda *device: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 8)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 8)
+    most, how = peak_bytes(lambda: torch.ones(1000, device="cpu"))
+    assert most == 4000 and "profiler" in how
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 20)
+    assert peak_bytes(lambda: None) == (12, "CUDA's allocator, second call")

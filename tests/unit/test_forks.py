@@ -14,6 +14,8 @@ import pytest
 from tessera.backends.process_singleton import process_singleton
 from tessera.config import forking
 from tessera.config.forking import undivided
+from tessera.errors import NoDeviceError
+from tessera.runtime.cuda import driver_api
 
 KERNEL = """
 import tessera
@@ -142,3 +144,36 @@ def test_what_exists_once_is_given_without_a_lock():
     maker.join()
     assert not waiting
     assert made == [1]
+
+
+def test_a_fork_waits_for_the_start_of_cuda(monkeypatch: pytest.MonkeyPatch):
+    """Its locks would stay locked in the child, which asks for the driver at its first launch."""
+    starts, started = threading.Event(), threading.Event()
+
+    class Library:
+        def cuInit(self, flags: int) -> int:
+            starts.set()
+            time.sleep(0.3)
+            started.set()
+            return 100  # no device
+
+        def cuGetErrorName(self, result: int, text: object) -> int:
+            return 0
+
+        cuGetErrorString = cuGetErrorName
+
+    monkeypatch.setattr(driver_api, "load_library", Library)
+    start = driver_api.driver.__wrapped__
+
+    def work() -> None:
+        with pytest.raises(NoDeviceError):
+            start()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    starts.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if started.is_set() else 7)
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

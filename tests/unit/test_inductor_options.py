@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tessera.compat.binaries import options_for_inductor
+from tests.compat_parts import options_for_inductor
 
 
 @pytest.mark.parametrize("given", [None, {"num_warps": 8}])

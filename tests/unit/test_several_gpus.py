@@ -18,7 +18,7 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel
 from tessera.config import knobs
 from tessera.errors import LaunchError
-from tessera.runtime.autotuner.autotuner import different_gpus
+from tessera.runtime.autotuner.places import different_gpus
 from tessera.runtime.cuda import abi as cuda_abi
 from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.driver import CudaDriver, Driver, driver

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import tessera
+import tessera.language as tl
 import tessera.runtime.benchmark as benchmark
 from tessera import dtypes, testing
 from tessera.runtime.arguments.tensors import reinterpret
-from tessera.runtime.driver import driver, driver_named
+from tessera.runtime.autotuner import places
+from tessera.runtime.driver import Driver, driver, driver_named
 
 
 def test_quantiles_interpolate_linearly():
@@ -50,6 +55,46 @@ def test_do_bench_repeats_a_long_call_only_as_often_as_it_must(monkeypatch: pyte
 
     testing.do_bench(slow, warmup=1, rep=1)
     assert len(calls) == 3
+
+
+class NoGPU:
+    """Stands for a torch that uses CUDA, of which nothing may be asked but that and the GPU's name."""
+
+    class cuda:
+        is_available = is_initialized = staticmethod(lambda: True)
+        get_device_name = staticmethod(lambda: "H200")
+
+
+@tessera.jit
+def doubling(x, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(x + i, tl.load(x + i) * 2)
+
+
+@pytest.mark.parametrize("warmup", [None, 0])
+def test_launches_on_the_host_are_timed_there(warmup: int | None, monkeypatch: pytest.MonkeyPatch):
+    """Also where torch uses a GPU: its events do not see what the host does meanwhile."""
+    monkeypatch.setitem(sys.modules, "torch", NoGPU)
+    configs = [tessera.Config({}, num_warps=n) for n in (1, 2)]
+    timer = None if warmup is None else partial(testing.do_bench, warmup=warmup, rep=0.01)
+    x = np.ones(8, np.float32)
+    tessera.autotune(configs, key=[], do_bench=timer)(doubling)[(1,)](x, N=8)
+    assert (x >= 2).all()
+
+    assert benchmark.cuda_torch() is NoGPU
+    monkeypatch.setattr(driver, "chosen", driver_named("cpu"))
+    assert benchmark.cuda_torch() is None
+    assert testing.do_bench(lambda: None, warmup=0, rep=0.01) >= 0
+
+
+def test_what_is_tuned_on_the_host_is_not_for_gpus(monkeypatch: pytest.MonkeyPatch):
+    given = [1, np.zeros(1, np.float32)]
+    monkeypatch.setattr(places.cuda, "available", lambda: True)
+    assert places.place_of_launch(given) == ["cpu"]
+    monkeypatch.setattr(places.cuda, "available", lambda: False)
+    assert places.place_of_launch(given) == []
+    monkeypatch.setattr(driver, "for_arguments", lambda values: Driver())
+    assert places.place_of_launch(given) == []
 
 
 def test_do_bench_refuses_an_unknown_mode():

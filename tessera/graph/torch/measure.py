@@ -63,23 +63,31 @@ def synchronizer(device: str) -> Callable[[], object]:
 
 
 # --- memory -----------------------------------------------------------------------------------------------------
-def peak_bytes(run: Callable[[], Any]) -> tuple[int, str]:
-    """The most memory that a call holds beside what was there before it, and how it was measured."""
+def peak_bytes(run: Callable[[], object]) -> tuple[int, str]:
+    """The most memory that a call holds beside what was there before it, and how it was measured: that of GPUs, or the
+    host's where the call allocates none there."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # free blocks that others left may be larger than what is asked for, and count whole
     run()  # what is allocated once, as arenas, is not the call's
-    if torch.cuda.is_available():
-        devices = range(torch.cuda.device_count())
-        for device in devices:
-            torch.cuda.synchronize(device)
-            torch.cuda.reset_peak_memory_stats(device)
-        before = sum(map(torch.cuda.memory_allocated, devices))
-        result = run()
-        for device in devices:
-            torch.cuda.synchronize(device)
-        del result
-        most = sum(map(torch.cuda.max_memory_allocated, devices))  # of each one its own
-        return most - before, "CUDA's allocator, second call"
+    if torch.cuda.is_available() and (most := _peak_on_gpus(run)):
+        return most, "CUDA's allocator, second call"
+    return _peak_on_the_host(run), "allocations that torch's profiler saw in a call after the first"
+
+
+def _peak_on_gpus(run: Callable[[], object]) -> int:
+    devices = range(torch.cuda.device_count())
+    for device in devices:
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    before = sum(map(torch.cuda.memory_allocated, devices))
+    result = run()
+    for device in devices:
+        torch.cuda.synchronize(device)
+    del result
+    return sum(map(torch.cuda.max_memory_allocated, devices)) - before  # of each one its own
+
+
+def _peak_on_the_host(run: Callable[[], object]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as p:
         result = run()
     del result
@@ -89,7 +97,7 @@ def peak_bytes(run: Callable[[], Any]) -> tuple[int, str]:
     for e in sorted(events, key=lambda e: e.start_ns()):
         now += e.nbytes()
         most = max(most, now)
-    return most, "allocations that torch's profiler saw in the second call"
+    return most
 
 
 # --- the machine ------------------------------------------------------------------------------------------------

@@ -34,10 +34,10 @@ from tessera.errors import (
 from tessera.runtime.arguments.tensors import clone, copy_into, fill_zero
 from tessera.runtime.autotuner import store as tuning_store
 from tessera.runtime.autotuner.config import Config, hashable
+from tessera.runtime.autotuner.places import place_of_launch, timer_for
 from tessera.runtime.autotuner.trials import UNFIT, Trials, TuningWarning, kernel_under
 from tessera.runtime.benchmark import do_bench as default_do_bench
 from tessera.runtime.benchmark import do_bench_cudagraph
-from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.launching.binding import OPTIONS
 from tessera.runtime.launching.interface import Wrapper
 from tessera.runtime.launching.mistakes import call_with_names, refuse_unknown
@@ -207,18 +207,15 @@ class Autotuner(Wrapper):
         return config
 
     def _key(self, kwargs: Mapping[str, object]) -> tuple[object, ...]:
-        """Return the values of the `key` parameters that were passed, the element type of every array argument, and the
-        device's name on machines with different GPUs."""
+        """Return the values of the `key` parameters that were passed, the element type of every array argument, and
+        what tells the place of the launch from others of this machine."""
         given = {**(self.nargs or {}), **kwargs}
         found = [self._key_value(name, given[name]) for name in self.keys if name in given]
         for name in self.arg_names:
             kind = getattr(given.get(name), "dtype", None)
             if kind is not None:
                 found.append(_type_name(kind))
-        torch = cuda.torch_cuda()
-        if torch is not None and torch.cuda.is_initialized() and (names := different_gpus()):
-            found.append(names[torch.cuda.current_device()])
-        return tuple(found)
+        return (*found, *place_of_launch(given.values()))
 
     def _key_value(self, name: str, value: object) -> Any:
         try:
@@ -298,8 +295,9 @@ class Autotuner(Wrapper):
                 raise
             self.post_hook(named, exception=None)
 
+        timer = timer_for(self.do_bench, (*args, *kwargs.values()))
         try:
-            found = self.do_bench(call, quantiles=QUANTILES)
+            found = timer(call, quantiles=QUANTILES)
         except UNFIT as error:
             self.leave_out(config, error)
             return list(FAILED)
@@ -402,14 +400,6 @@ class Autotuner(Wrapper):
         path = self._store_path(key)
         if path is not None:
             tuning_store.write(path, key, {str(c): times for c, times in timings.items()})
-
-
-@cache
-def different_gpus() -> tuple[str, ...]:
-    """Return the name of each GPU, as torch sees them, if the machine has different ones; otherwise ()."""
-    torch = cuda.torch_cuda()
-    names = [torch.cuda.get_device_name(device) for device in range(torch.cuda.device_count())]
-    return tuple(names) if len(set(names)) > 1 else ()
 
 
 @cache

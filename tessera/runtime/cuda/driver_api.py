@@ -23,6 +23,7 @@ from functools import cache
 from typing import Any, cast
 
 from tessera.config import knobs
+from tessera.config.forking import undivided
 from tessera.errors import HostPointerError, NoDeviceError, OutOfResources
 from tessera.runtime.cuda import abi
 from tessera.runtime.cuda.abi import (
@@ -375,8 +376,12 @@ def torch_cuda() -> Any:
 
 @cache
 def driver() -> Driver:
-    """Return the driver, initialised at the first call. NoDeviceError if there is no GPU or no driver."""
-    return Driver(load_library())
+    """Return the driver, initialised at the first call. NoDeviceError if there is no GPU or no driver.
+
+    The child of a fork in the middle of that would wait for the driver's locks for ever.
+    """
+    with undivided():
+        return Driver(load_library())
 
 
 def finish() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any
 
@@ -14,7 +14,7 @@ from tessera.runtime.arguments.checks import check_memory, names_of
 from tessera.runtime.arguments.dlpack import speaks_dlpack
 from tessera.runtime.arguments.specialize import address_of_array
 from tessera.runtime.arguments.tensors import is_numpy
-from tessera.runtime.benchmark import L2_BYTES, do_bench
+from tessera.runtime.benchmark import L2_BYTES, Timer, do_bench
 from tessera.runtime.native.fast_path import Start
 from tessera.utilities import number
 
@@ -28,6 +28,7 @@ class Driver:
     """The base class of drivers; each launches kernels on one kind of device."""
 
     name = ""
+    on_host = False  # whether kernels run on the processor that launches them
     grid_limits = (INT32_MAX, INT32_MAX, INT32_MAX)  # programs along each axis
 
     @staticmethod
@@ -69,7 +70,7 @@ class Driver:
         """Return torch.cuda, or torch.cpu for host memory. NoDeviceError if torch has not been imported."""
         return getattr(_torch(), "cuda" if self.name == "cuda" else "cpu")
 
-    def get_benchmarker(self) -> Callable[..., Any]:
+    def get_benchmarker(self) -> Timer:
         """Return the timer of autotuning: `benchmarker(call, quantiles=...)` returns times in ms."""
         return do_bench
 

@@ -43,6 +43,7 @@ class CpuDriver(Driver):
     """Runs kernels natively on the host's cores."""
 
     name = "cpu"
+    on_host = True
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cpu", knobs.cpu.isa or "native", 1)
@@ -145,6 +146,7 @@ class InterpreterDriver(Driver):
     """Executes tile IR with NumPy; needs no device and no native code."""
 
     name = "interpreter"
+    on_host = True
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("interpreter", "numpy", 1)
