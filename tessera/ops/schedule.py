@@ -76,12 +76,13 @@ def positions_of(loop: ForOp) -> dict[Op, int]:
     return found
 
 
-def spell_out(loop: ForOp) -> dict[Op, int]:
-    """Write the position of each op of a loop's body on it, so that ops may come between them. Return the positions."""
+def spell_out(loop: ForOp) -> list[Op]:
+    """Write its position and its stage on each op of a loop's body, so that ops may come between them. Return the ops,
+    which are all but the terminator."""
     positions = positions_of(loop)
     for op, position in positions.items():
-        op.attrs["position"] = position
-    return positions
+        op.attrs |= {"position": position, "stage": stage_of(op, loop)}
+    return list(positions)
 
 
 def set_positions(loop: ForOp, positions: dict[Op, int]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from tessera.analysis.provenance import buffer_of, untransposed
 from tessera.dtypes import int1
 from tessera.ir import Block, Builder, Op, SharedType, Value
-from tessera.ir.builder import AnyOp
 from tessera.ops import (
     CmpOp,
     ForOp,
@@ -20,10 +19,13 @@ from tessera.ops import (
     WgmmaOp,
 )  # fmt: skip
 from tessera.ops.schedule import memory_users, spell_out, stage_of
+from tessera.passes.gpu_loops.delay import Placing
 from tessera.passes.gpu_loops.rings import Ring
 from tessera.passes.gpu_loops.slots import advance, behind_mmas
 from tessera.passes.neutral.loop_carried import Carrying
 from tessera.passes.neutral.loops import const, const32, runs_at_all
+
+Place = tuple[int, int]  # in a schedule (ops/schedule.py): position and stage
 
 
 def consume_once(r: Ring, zero: Value) -> None:
@@ -38,59 +40,42 @@ def consume(rings: Sequence[Ring], top: Block, zero: Value) -> None:
     _Thread(rings, top).block(top, [zero, zero])
 
 
-class _Placed(Builder):
-    """Inserts ops before `at`, all with the same attributes of the schedule."""
-
-    def __init__(self, at: Op, place: dict[str, int]):
-        super().__init__(at.parent, at, at.loc)
-        self.place = place
-
-    def insert(self, op: AnyOp) -> AnyOp:
-        op.attrs |= self.place
-        return super().insert(op)
-
-
 def _body(r: Ring, loop: ForOp, slot: Value, phase: Value) -> list[Value]:
     reads, frees, counts = _places(r, loop)
-    b = _Placed(r.loads[0], reads)
+    b = Placing(r.loads[0], *reads)
     b.insert(MbarrierWaitOp(r.full, slot, phase, data=True))
     views = [b.emit(LocalIndexOp(ring, slot)) for ring in r.buffers]
     _replace_loads(r, views)
     end = loop.body.terminator
-    b = _Placed(end, counts)
+    b = Placing(end, *counts)
     if _read_on(r, loop):
         slot_read, views = _previous(b, slot, r.stages), []
         is_read = b.emit(CmpOp(loop.induction, loop.lb, predicate="ne"))
     else:
         slot_read, is_read = slot, const(b, True, int1)
-    _Placed(end, frees).insert(MbarrierArriveOp(r.empty, slot_read, is_read, views, **r.arrivals))
+    Placing(end, *frees).insert(MbarrierArriveOp(r.empty, slot_read, is_read, views, **r.arrivals))
     return list(advance(b, slot, phase, r.stages))
 
 
-def _places(r: Ring, loop: ForOp) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """Return where in the schedule (ops/schedule.py) a ring's buffers are waited for, where they are released, and
-    where the next buffer is computed. All of that is in the later stage if no other one reads them."""
-    if loop.main_stage is None:
-        return {}, {}, {}
-    positions = spell_out(loop)
+def _places(r: Ring, loop: ForOp) -> tuple[Place, Place, Place]:
+    """Return where in the schedule a ring's buffers are waited for, where they are released, and where the next buffer
+    is computed. All of that is in the later stage if no other one reads them."""
+    loop.main_stage = main = loop.main_stage or 0
+    body = spell_out(loop)
     users = {op for a in r.allocs for op in memory_users(a.result)}
-    late = [op for op in users if stage_of(op, loop) > loop.main_stage]
-    delayed = [
-        positions[op] for op in positions if stage_of(op, loop) > loop.main_stage and _reads(op)
-    ]
-    main = [positions[op] for op in positions if stage_of(op, loop) == loop.main_stage]
+    late = [op for op in users if stage_of(op, loop) > main]
+    delayed = [op.attrs["position"] for op in body if op.attrs["stage"] > main and _reads(op)]
+    last = [op.attrs["position"] for op in body if op.attrs["stage"] == main][-1]
     # Buffers are released behind all readers of later stages, of other rings, too.
-    behind = {"position": max(delayed) + 1 if delayed else main[-1]}
-    if not late:
-        return {"position": positions[r.loads[0]]}, behind, behind
-    stage = {"stage": stage_of(late[0], loop)}
-    if len(late) < len(users):
-        return {"position": positions[r.loads[0]]}, behind | stage, behind
-    reads = {"position": min(positions[op] for op in late)} | stage
-    for op in loop.body:
+    behind = max(delayed) + 1 if delayed else last
+    stage = late[0].attrs["stage"] if late else main
+    if not late or len(late) < len(users):
+        return (r.loads[0].attrs["position"], main), (behind, stage), (behind, main)
+    position = min(op.attrs["position"] for op in late)
+    for op in body:
         if isinstance(op, SharedView) and buffer_of(op.result).op in r.allocs:
-            op.attrs |= reads
-    return reads, behind | stage, behind | stage
+            op.attrs |= {"position": position, "stage": stage}
+    return (position, stage), (behind, stage), (behind, stage)
 
 
 def _reads(op: Op) -> bool:

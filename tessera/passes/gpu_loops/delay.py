@@ -21,31 +21,33 @@ from tessera.ir import Block, Builder, Op, SharedType, Value
 from tessera.ir.builder import AnyOp
 from tessera.passes.neutral.loops import iteration, runs_at_all
 
-Places = dict[Op, tuple[int, int]]  # of the ops of a loop's body: position and stage
-
 
 class Placing(Builder):
-    """Inserts ops before `at`, all of them in one place of the schedule."""
+    """Inserts ops before `at`, all of them in one place of the schedule (ops/schedule.py), which is spelt out."""
 
-    def __init__(self, at: Op, places: Places, position: int, stage: int):
+    def __init__(self, at: Op, position: int, stage: int):
         super().__init__(at.parent, at, at.loc)
-        self.places, self.place = places, (position, stage)
+        self.place = {"position": position, "stage": stage}
 
     def insert(self, op: AnyOp) -> AnyOp:
-        self.places[op] = self.place
+        op.attrs |= self.place
         return super().insert(op)
 
 
-def arrange(loop: ops.ForOp, places: Places) -> None:
+def _place(op: Op) -> tuple[int, int]:
+    return op.attrs["position"], op.attrs["stage"]
+
+
+def arrange(loop: ops.ForOp) -> None:
     """Put the ops of a loop's body in the order of the schedule."""
     body = [op for op in loop.body if not op.terminator]
-    wanted = sorted(body, key=lambda op: places[op])
+    wanted = sorted(body, key=_place)
     if wanted != body:
         for op in wanted:
             op.move_before(loop.body.terminator)
 
 
-def delay(loop: ops.ForOp, stage: int, places: Places, ping_pong: bool = False) -> ops.ForOp:
+def delay(loop: ops.ForOp, stage: int, ping_pong: bool = False) -> ops.ForOp:
     """Let ops of `stage` and of later ones run one iteration later. `ping_pong`: warpgroups take turns at the MMAs.
     Return the loop of all iterations but the first, in the order of the schedule."""
     before = Builder.before_op(loop)
@@ -56,7 +58,7 @@ def delay(loop: ops.ForOp, stage: int, places: Places, ping_pong: bool = False) 
     for old, new in zip(loop.results, branch.results, strict=True):
         old.replace_all_uses(new)
     Builder(branch.orelse, None, loop.loc).insert(ops.YieldOp(list(loop.inits)))
-    work = _Delay(loop, stage, places)
+    work = _Delay(loop, stage)
     new = work.run(Builder(branch.then, None, loop.loc))
     if ping_pong:
         _play(new, work.late)
@@ -67,21 +69,24 @@ class _Delay:
     """One loop, its `late` ops, the carried values that these make (`made`), and the values that must be carried for
     them (`crossing`)."""
 
-    def __init__(self, loop: ops.ForOp, stage: int, places: Places):
-        self.loop, self.stage, self.places = loop, stage, places
+    def __init__(self, loop: ops.ForOp, stage: int):
+        self.loop, self.stage = loop, stage
         self.late = self._late()
         yields = loop.body.terminator.operands
         self.made = {n: v for n, v in enumerate(yields) if v.op in set(self.late)}
 
     def _late(self) -> list[Op]:
-        places = self.places
-        return [op for op in self.loop.body if op in places and places[op][1] >= self.stage]
+        return [op for op in self.loop.body if op.attrs.get("stage", -1) >= self.stage]
+
+    def _is_early(self, op: Op | None) -> bool:
+        """Whether an op of the body is none of the late ones."""
+        return op is not None and op.parent is self.loop.body and op.attrs["stage"] < self.stage
 
     def run(self, b: Builder) -> ops.ForOp:
         loop = self.loop
         self._repeat_views()
         mapping = iteration(b, loop, loop.lb, loop.inits, without=set(self.late))
-        arrange(loop, self.places)
+        arrange(loop)
         self.late = self._late()
         second = b.emit(ops.AddOp(loop.lb, loop.step))
         inits = [
@@ -108,14 +113,13 @@ class _Delay:
         """Make the views that late ops read shared memory through themselves late."""
         repeated: dict[Value, Value] = {}
         for op in self.late:
-            b = Placing(op, self.places, *self.places[op])
+            b = Placing(op, *_place(op))
             for inner in op.walk():
                 for index, v in enumerate(inner.operands):
                     if isinstance(v.type, SharedType):
                         inner.set_operand(index, self._view(v, b, repeated))
         for v in reversed(repeated):
             if v.op is not None and not v.uses and v is not repeated[v]:
-                del self.places[v.op]
                 v.op.erase()
         self.late = self._late()
         for op in self.late:
@@ -124,7 +128,7 @@ class _Delay:
 
     def _view(self, v: Value, b: Builder, repeated: dict[Value, Value]) -> Value:
         op = v.op
-        if not isinstance(op, ops.SharedView) or op not in self.places or op in self.late:
+        if not isinstance(op, ops.SharedView) or not self._is_early(op):
             return v
         if v not in repeated:
             whole = self._view(op.operands[0], b, repeated)
@@ -132,15 +136,14 @@ class _Delay:
         return repeated[v]
 
     def _crossing(self, b: Builder) -> list[Value]:
-        late, found = set(self.late), dict[Value, None]()
+        found = dict[Value, None]()
         for op in self.late:
             for v in (v for inner in op.walk() for v in inner.operands):
-                if isinstance(v.op, ops.ConstOp) and v.op in self.places and v.op not in late:
-                    del self.places[v.op]
+                if isinstance(v.op, ops.ConstOp) and self._is_early(v.op):
                     v.op.detach()
                     b.insert(v.op)
                 arg = v.owner is self.loop.body and v.index - 1 not in self.made
-                if arg or (v.op in self.places and v.op not in late):
+                if arg or self._is_early(v.op):
                     found[v] = None
         return list(found)
 
@@ -173,7 +176,7 @@ class _Delay:
     def _last(self, b: Builder, new: ops.ForOp) -> list[Value]:
         """Emit the late ops of the last iteration, and return all results."""
         mapping = dict(zip(new.carried, new.results, strict=True))
-        for op in sorted(self.late, key=lambda op: self.places[op][1]):
+        for op in sorted(self.late, key=lambda op: op.attrs["stage"]):
             copy = b.insert(op.clone(mapping))
             copy.attrs.pop("slot", None)
         found = list(new.results)

@@ -35,8 +35,8 @@ from tessera.ir import (
     with_elem,
 )
 from tessera.ops.roles import is_split
-from tessera.ops.schedule import positions_of, stage_of, steady_state
-from tessera.passes.gpu_loops.delay import Places, Placing, arrange, delay
+from tessera.ops.schedule import spell_out
+from tessera.passes.gpu_loops.delay import Placing, arrange, delay
 from tessera.passes.gpu_loops.expand_roles import expand_roles
 from tessera.passes.gpu_loops.registers import carried_loads, carry
 from tessera.passes.gpu_loops.slots import (
@@ -74,33 +74,30 @@ def expand_loops(module: Module) -> None:
         found = [op for op in func.walk() if isinstance(op, ops.ForOp)]
         for loop in [op for op in found if op.main_stage is not None]:
             _expand(loop, num_warps)
+        for op in func.walk():
+            op.attrs.pop("position", None)
+            op.attrs.pop("stage", None)
 
 
 def _expand(loop: ops.ForOp, num_warps: int) -> None:
-    positions = positions_of(loop)
-    places: Places = {
-        op: (positions[op], stage_of(op, loop)) for op in steady_state(loop, positions)
-    }
-    main: int = loop.main_stage or 0
+    body, main = spell_out(loop), loop.main_stage or 0
+    start = min((op.attrs["position"] for op in body), default=0)
     loop.main_stage = None
-    copied = [op for op in loop.body if isinstance(op, ops.LocalAllocOp) and "slots" in op.attrs]
+    copied = [op for op in body if isinstance(op, ops.LocalAllocOp) and "slots" in op.attrs]
     signals = [(a.attrs["stage"], a.attrs["slots"], a.attrs["signal"]) for a in copied]
     for a, signal in zip(copied, signals, strict=True):
         require(signal == signals[0], a, "copies of one loop differ in stage, slots or signal")
-    for op in places:
-        for name in ("stage", "position", "slots", "signal"):
-            op.attrs.pop(name, None)
-    early = carried_loads(loop, main, places)
+    early = carried_loads(body, main)
     if early:
-        loop, early = carry(loop, early, places, main)
+        loop, early = carry(loop, early, start, main)
     if copied:
-        loop = _Rings(loop, main, copied, *signals[0], places, num_warps, early).run()
-    last = max((stage for _, stage in places.values()), default=main)
+        loop = _Rings(loop, main, copied, *signals[0], start, num_warps, early).run()
+    last = max((op.attrs["stage"] for op in loop.body if not op.terminator), default=main)
     if last == main:
-        arrange(loop, places)
+        arrange(loop)
     ping_pong = bool(loop.attrs.pop("ping_pong", False))
     for stage in range(main + 1, last + 1):
-        loop = delay(loop, stage, places, ping_pong)
+        loop = delay(loop, stage, ping_pong)
         ping_pong = False
 
 
@@ -132,16 +129,15 @@ class _Rings:
         stage: int,
         slots: int,
         signal: str,
-        places: Places,
+        start: int,
         num_warps: int,
         early: Sequence[Op],
     ):
-        self.loop, self.main, self.slots, self.places = loop, main, slots, places
+        self.loop, self.main, self.slots, self.start = loop, main, slots, start
         self.private, self.signal, self.num_warps = signal == "thread", signal, num_warps
         self.ahead = main - stage
         self.streams = [_stream(a, loop, early) for a in copied]
-        self.position = places[self.streams[0].load][0]
-        self.start = min(position for position, _ in places.values())
+        self.position: int = self.streams[0].load.attrs["position"]
         slices = set[Op]().union(*[s.slice for s in self.streams])
         self.slice = Ahead(loop, slices, set[int]().union(*[s.carried for s in self.streams]))
 
@@ -224,9 +220,7 @@ class _Rings:
         self._wait(self._at(first, self.start), slot, last, parities)
         ahead = self._copies(self._at(at, self.position), ahead, index, last, {"slot": self.ahead})
         self._read(slot)
-        position = [
-            place[0] for op in body if (place := self.places.get(op)) and place[1] == self.main
-        ][-1]
+        position = [op.attrs["position"] for op in body if op.attrs.get("stage") == self.main][-1]
         b = self._at(end, position)
         if self.bars is None:
             following = [next_slot(b, x, self.slots) for x in (slot, last)]
@@ -236,7 +230,7 @@ class _Rings:
             ]
             following = [v for values in zip(*pairs, strict=True) for v in values]
             arrive = ops.MbarrierArriveOp(self.bars.free, slot, after_mma=True)
-            Placing(end, self.places, position, self._last_reader()).insert(arrive)
+            Placing(end, position, self._last_reader()).insert(arrive)
         following = [b.emit(ops.AddOp(index, loop.step)), *following]
         set_yields(loop.body, [*following, *ahead])
         behind_mmas(loop).emit(ops.AsyncWaitOp([], pending=0, private=self.private))
@@ -244,7 +238,7 @@ class _Rings:
 
     def _at(self, op: Op, position: int) -> Builder:
         """Return where ops of the main stage are emitted."""
-        return Placing(op, self.places, position, self.main)
+        return Placing(op, position, self.main)
 
     def _wait(self, b: Builder, slot: Value, last: Value, parities: Sequence[Value]) -> None:
         """Wait for this iteration's copies, and for the buffer that will be filled."""
@@ -257,20 +251,18 @@ class _Rings:
 
     def _first_of(self, position: int) -> Op:
         """Return the first op in the text of a position, or of a later one."""
-        places = self.places
-        return next(op for op in self.loop.body if op in places and places[op] >= (position, -1))
+        return next(op for op in self.loop.body if op.attrs.get("position", -1) >= position)
 
     def _read(self, slot: Value) -> None:
         """Let readers see the buffer of their iteration."""
         for s, ring in zip(self.streams, self.rings, strict=True):
             view = self._at(s.alloc, self.start).emit(ops.LocalIndexOp(ring, slot, slot=0))
-            del self.places[s.alloc], self.places[s.load]
             s.alloc.replace_by([view])
             s.load.erase()
 
     def _last_reader(self) -> int:
         """Return the last stage that reads buffers."""
-        return max(stage for op, (_, stage) in self.places.items() if self._reads(op))
+        return max(op.attrs["stage"] for op in self.loop.body if self._reads(op))
 
     def _reads(self, op: Op) -> bool:
         used = [v for inner in op.walk() for v in inner.operands if isinstance(v.type, SharedType)]

@@ -10,6 +10,8 @@ iteration. Where an address of a copy comes from such a load, the copy can then 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.registers import mma_reg32, reg32_of
@@ -17,7 +19,7 @@ from tessera.dtypes import int1
 from tessera.ir import Builder, Op, TileType, Value, with_elem
 from tessera.ir.applications import apply
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_loops.delay import Places, Placing
+from tessera.passes.gpu_loops.delay import Placing
 from tessera.passes.gpu_loops.streams import Ahead, slice_of, stream_of
 from tessera.passes.gpu_movement.memory_effects import arrays_written, is_apart, waits_for_others
 from tessera.passes.neutral.loops import set_yields, with_carried
@@ -73,18 +75,18 @@ def run_early(loop: ops.ForOp, loads: list[ops.LoadOp]) -> None:
         load.attrs["stage"] = main - 1
 
 
-def carried_loads(loop: ops.ForOp, main: int, places: Places) -> list[ops.LoadOp]:
-    """Return the loads of a scheduled loop that run ahead to registers."""
-    early = {op for op, (_, stage) in places.items() if stage < main}
-    loads = [op for op in loop.body if isinstance(op, ops.LoadOp) and op in early]
+def carried_loads(body: Sequence[Op], main: int) -> list[ops.LoadOp]:
+    """Return those of a scheduled loop's ops that load ahead to registers."""
+    early = {op for op in body if op.attrs["stage"] < main}
+    loads = [op for op in body if isinstance(op, ops.LoadOp) and op in early]
     return [x for x in loads if early.isdisjoint(x.result.users())]
 
 
 def carry(
-    loop: ops.ForOp, loads: list[ops.LoadOp], places: Places, main: int
+    loop: ops.ForOp, loads: list[ops.LoadOp], start: int, main: int
 ) -> tuple[ops.ForOp, list[Op]]:
-    """Load for the first iteration before the loop, and in each iteration for the next one. Return the new loop, and
-    its loads for the next iteration."""
+    """Load for the first iteration before the loop, and in each iteration, at the position `start`, for the next one.
+    Return the new loop, and its loads for the next iteration."""
     sources = [v for x in loads for v in _sources(x) if v is not None]
     found = slice_of(sources, loop)
     assert found is not None  # or it would not be in the schedule
@@ -101,13 +103,11 @@ def carry(
     count = len(first)
     loop = with_carried(loop, [index, *first, *ahead])
     args = loop.carried[-1 - count - len(ahead) :]
-    start = loop.body.first
-    assert start is not None
-    b = Placing(start, places, min(position for position, _ in places.values()), main)
+    assert loop.body.first is not None
+    b = Placing(loop.body.first, start, main)
     loaded, ahead = emit(b, list(args[1 + count :]), args[0])
     following = [b.emit(ops.AddOp(args[0], loop.step)), *loaded, *ahead]
     for load, arg in zip(loads, args[1 : 1 + count], strict=True):
-        del places[load]
         load.replace_by([arg])
     set_yields(loop.body, following)
     return loop, [v.op for v in loaded if v.op is not None]
