@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tessera.dtypes import pointer_type
 from tessera.ir import Block, Op, Value, elem_of
@@ -49,6 +49,18 @@ def outgoing(op: Op, index: int) -> list[Value]:
     return [around.results[index]] if isinstance(around, control.IfOp) else []
 
 
+def reached(values: Iterable[Value], onward: Callable[[Value], Iterable[Value]]) -> set[Value]:
+    """Return some values, those to which `onward` leads from them, and so on."""
+    found: set[Value] = set()
+    work = list(values)
+    while work:
+        v = work.pop()
+        if v not in found:
+            found.add(v)
+            work += onward(v)
+    return found
+
+
 def defined_inside(v: Value, op: Op) -> bool:
     """Whether a value is computed in the blocks of an op, or is an argument of one, so that it may change between
     iterations."""
@@ -61,18 +73,7 @@ def defined_inside(v: Value, op: Op) -> bool:
 def argument_of(ptr: Value) -> Value | None:
     """Return the function argument that a pointer, or a tile of pointers, points into on every path; None if there may
     be several, or if it is not known."""
-    found: set[Value] = set()
-    seen: set[Value] = set()
-    work = [ptr]
-    while work:
-        v = work.pop()
-        if v in seen:
-            continue
-        seen.add(v)
-        sources = pointers_of(v)
-        if not sources:
-            found.add(v)
-        work += sources
+    found = [v for v in reached([ptr], pointers_of) if not pointers_of(v)]
     (v, *others) = found or (ptr,)
     known = not others and isinstance(v.owner, Block) and isinstance(v.owner.parent, control.FuncOp)
     return v if known else None

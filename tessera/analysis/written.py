@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera.analysis.provenance import incoming
+from tessera.analysis.provenance import incoming, reached
 from tessera.dtypes import pointer_type
 from tessera.ir import Block, Module, Value, elem_of
 from tessera.ops import CallOp, FuncOp, arith, memory
@@ -23,19 +23,17 @@ def written_arguments(module: Module) -> list[int]:
         elif isinstance(op, memory.DescriptorWrite):
             todo.append(op.desc)
     found: set[int] = set()
-    seen: set[Value] = set()
-    while todo:
-        v = todo.pop()
-        if v in seen:
-            continue
-        seen.add(v)
+
+    def onward(v: Value) -> list[Value]:
         function = v.owner.parent if isinstance(v.owner, Block) else None
-        if isinstance(function, FuncOp) and function.kernel:
-            found |= {v.index} if _is_address(v) else set()
-        elif isinstance(function, FuncOp):
-            todo += [call.operands[v.index] for call in calls.get(function.name, ())]
-        else:
-            todo += _sources(v)
+        if not isinstance(function, FuncOp):
+            return _sources(v)
+        if function.kernel:
+            found.update([v.index] if _is_address(v) else [])
+            return []
+        return [call.operands[v.index] for call in calls.get(function.name, ())]
+
+    reached(todo, onward)
     return sorted(found)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tessera import ops
-from tessera.analysis.provenance import buffer_of
+from tessera.analysis.provenance import buffer_of, reached
 from tessera.analysis.registers import reg32_of
 from tessera.ir import Builder, Op, TileType, Value, elem_of
 from tessera.ir.applications import apply, is_enabled
@@ -99,21 +99,13 @@ def _is_light(op: Op) -> bool:
 
 def _source_mmas(v: Value, loop: ops.ForOp) -> set[ops.WgmmaOp]:
     """Return the MMAs of the same iteration that `v` is computed from."""
-    found: set[ops.WgmmaOp] = set()
-    seen: set[Value] = set()
-    work = [v]
-    while work:
-        x = work.pop()
-        op = x.op
-        if op is None or x in seen or not op.is_inside(loop):
-            continue
-        seen.add(x)
-        if isinstance(op, ops.WgmmaOp):
-            found.add(op)
-        work += op.operands
-        for inner in op.walk():
-            work += inner.operands
-    return found
+
+    def sources(x: Value) -> list[Value]:
+        inside = x.op.walk() if x.op is not None and x.op.is_inside(loop) else ()
+        return [y for op in inside for y in op.operands]
+
+    found = [x.op for x in reached([v], sources)]
+    return {op for op in found if isinstance(op, ops.WgmmaOp) and op.is_inside(loop)}
 
 
 def _survives(view: Value, loop: ops.ForOp, rings: set[Op]) -> bool:

@@ -23,6 +23,7 @@ from typing import Any
 from tessera import ops
 from tessera.analysis.provenance import buffer_of
 from tessera.dtypes import int1
+from tessera.errors import IRError
 from tessera.ir import (
     Builder,
     ElementType,
@@ -34,6 +35,7 @@ from tessera.ir import (
     require,
     with_elem,
 )
+from tessera.ir.applications import Declined
 from tessera.ops.roles import is_split
 from tessera.ops.schedule import spell_out
 from tessera.passes.gpu_loops.delay import Placing, arrange, delay
@@ -46,7 +48,7 @@ from tessera.passes.gpu_loops.slots import (
     row_of_mbarriers,
     wait_until_free,
 )
-from tessera.passes.gpu_loops.streams import Ahead, Stream, slice_of
+from tessera.passes.gpu_loops.streams import Ahead, Stream
 from tessera.passes.neutral.loops import const, const32, set_yields, with_carried
 
 
@@ -136,10 +138,13 @@ class _Rings:
         self.loop, self.main, self.slots, self.start = loop, main, slots, start
         self.private, self.signal, self.num_warps = signal == "thread", signal, num_warps
         self.ahead = main - stage
-        self.streams = [_stream(a, loop, early) for a in copied]
+        self.streams = [_stream(a) for a in copied]
         self.position: int = self.streams[0].load.attrs["position"]
-        slices = set[Op]().union(*[s.slice for s in self.streams])
-        self.slice = Ahead(loop, slices, set[int]().union(*[s.carried for s in self.streams]))
+        try:
+            self.slice = Ahead(loop, [v for s in self.streams for v in s.load.operands], early)
+        except Declined:
+            text = "the address of a copy that runs ahead is not pure"
+            raise IRError(f"{loop.opcode}: {text}", loc=loop.loc) from None
 
     def run(self) -> ops.ForOp:
         before = Builder.before_op(self.loop)
@@ -269,16 +274,10 @@ class _Rings:
         return not isinstance(op, ops.SharedView) and any(buffer_of(v) in self.rings for v in used)
 
 
-def _stream(alloc: ops.LocalAllocOp, loop: ops.ForOp, early: Sequence[Op]) -> Stream:
-    """Return what a copy that runs ahead needs."""
+def _stream(alloc: ops.LocalAllocOp) -> Stream:
     load = alloc.init.op if alloc.init is not None else None
     assert isinstance(load, ops.LoadOp)
-    values = [v for v in (load.ptr, load.mask, load.other) if v is not None]
-    found = slice_of(values, loop, early)
-    if found is None:
-        require(False, load, "the address of a copy that runs ahead is not pure")
-        raise AssertionError
-    return Stream(load, alloc, *found)
+    return Stream(load, alloc)
 
 
 def _fill_late(loop: ops.ForOp) -> None:

@@ -49,14 +49,14 @@ def _flags(split: Split) -> dict[ops.ForOp, Value]:
     """Return, for each loop before which the producer may have to wait for the consumers, whether it must."""
     if not split.ordered:
         return {}
-    Needs(split).collect()  # before anything changes
+    Needs(split)  # before anything changes
     func = split.func
     seen = [op for group in split.ordered.values() for op in group]
     flags = AcquireFlags(func.body, list(split.ordered), seen)
     split = Split(func, written(func))
     for loop, flag in flags.found.items():
         try:
-            Needs(split).follow([flag])
+            Needs(split, [flag])
         except Declined:
             yes = const(Builder.before_op(loop), True, int1)
             flags.found[loop] = yes
@@ -74,7 +74,7 @@ class _Expansion:
 
     def run(self) -> None:
         split, func, rings = self.split, self.func, self.rings
-        needs = Needs(split).collect()
+        needs = Needs(split)
         rest = [op for op in func.body if op not in split.kept and not isinstance(op, ops.ReturnOp)]
         # Scalars that both roles use come first.
         for op in [op for op in func.body if op in split.kept]:

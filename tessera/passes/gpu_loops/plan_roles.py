@@ -118,7 +118,7 @@ def check_split(module: Module, func: ops.FuncOp) -> Split:
         if not r.once or (r.loads and sees_nothing(func, r)):
             rings.append(r)
     split = Split(func, rings)
-    Needs(split).collect()
+    Needs(split)
     return split
 
 

@@ -69,9 +69,7 @@ def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, module:
                 if not is_apart(op.ptr, written):
                     raise Declined("a store of the loop may write what it reads")
                 require_buffer(op, axis, facts)
-                sources = [v for v in (op.ptr, op.mask, op.other) if v is not None]
-                if slice_of(sources, loop) is None:
-                    raise Declined("its address is not known in iterations before")
+                slice_of(op.operands, loop)
             except Declined as reason:
                 remark(module, f"the load{place_of(op)} is not copied ahead: {reason}")
             else:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera import ops
+from tessera.analysis.provenance import defined_inside, reached
 from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
 from tessera.ir.applications import Declined
 from tessera.passes.gpu_loops.ordering import ordered_loops
@@ -38,15 +39,16 @@ class Split:
 
 
 class Needs:
-    """The values and ops that compute the producer's offsets, bounds and conditions."""
+    """The values and ops that compute the producer's offsets, bounds and conditions, or other `values`. Raises Declined
+    if the producer cannot compute one."""
 
-    def __init__(self, split: Split):
+    def __init__(self, split: Split, values: Sequence[Value] | None = None):
         self.split = split
-        self.values: set[Value] = set()
-        self.ops: set[Op] = set()
-        self.work: list[Value] = []
+        self.values = reached(self._roots() if values is None else values, self._sources)
+        elsewhere = split.kept | split.spine
+        self.ops = {v.op for v in self.values if v.op is not None} - elsewhere
 
-    def collect(self) -> Needs:
+    def _roots(self) -> list[Value]:
         values = list(self.split.acquire.flags.values())
         for op in self.split.spine:
             if isinstance(op, ops.WhileOp):
@@ -60,40 +62,25 @@ class Needs:
                 if isinstance(load, ops.DescriptorLoadOp)
                 for v in load.offsets
             ]
-        return self.follow(values)
+        return values
 
-    def follow(self, values: Sequence[Value]) -> Needs:
-        """Add what is needed for further values. Raises Declined if the producer cannot compute one."""
-        self.work += values
-        while self.work:
-            v = self.work.pop()
-            if v not in self.values:
-                self.values.add(v)
-                self._of_argument(v) if v.op is None else self._of_op(v, v.op)
-        return self
-
-    def _of_argument(self, v: Value) -> None:
-        loop = v.owner.parent if isinstance(v.owner, Block) else None
-        if isinstance(loop, ops.Loop) and v.block is not None:
-            n = v.index + len(loop.results) - len(v.block.args)
-            self.work += carried_as(loop, n) if n >= 0 else ()
-
-    def _of_op(self, v: Value, op: Op) -> None:
+    def _sources(self, v: Value) -> list[Value]:
+        if isinstance(v.owner, Block):
+            loop = v.owner.parent
+            n = (
+                v.index + len(loop.results) - len(v.owner.args)
+                if isinstance(loop, ops.Loop)
+                else -1
+            )
+            return carried_as(loop, n) if loop is not None and n >= 0 else []
+        op = v.owner
         if op in self.split.kept:
-            return
+            return []
         if op in self.split.spine:
-            self.work += carried_as(op, v.index)
-            return
-        self._allow(op)
-        self.ops.add(op)
-        self.work += op.operands
-        inside = set(op.walk())
+            return carried_as(op, v.index)
         for inner in op.walk():
-            if inner is not op:
-                self._allow(inner)
-                self.work += [
-                    x for x in inner.operands if x.op not in inside and not _of(x, inside)
-                ]
+            self._allow(inner)
+        return [x for inner in op.walk() for x in inner.operands if not defined_inside(x, op)]
 
     def _allow(self, op: Op) -> None:
         what = f"the address of a tile depends on {op.opcode}"
@@ -104,10 +91,6 @@ class Needs:
         read = isinstance(op, ops.LoadOp) and self.split.reads and not op.volatile
         if op.effects is not Effect.NONE and not read:
             raise Declined(f"{what}{where}")
-
-
-def _of(v: Value, owners: set[Op]) -> bool:
-    return isinstance(v.owner, Block) and v.owner.parent in owners
 
 
 # The state of a ring with buffers: the next buffer and its phase; of an acquire: its barrier's index and the phase.

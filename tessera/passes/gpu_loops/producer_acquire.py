@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from tessera.analysis.provenance import defined_inside, reached
 from tessera.dtypes import int1
-from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
+from tessera.ir import Block, Builder, Op, SharedType, TileType, Value
 from tessera.ir.applications import Declined
 from tessera.ops import AndOp, ForOp, IfOp, OrOp, WhileOp, XorOp
 from tessera.passes.neutral.loop_carried import Carrying
@@ -87,26 +88,20 @@ class AcquireFlags(Carrying):
 
 def _copied(b: Builder, v: Value, top: Op, mapping: dict[Value, Value]) -> Value:
     """Compute a scalar of the inside of `top` in front of `top`."""
-    if v in mapping:
-        return mapping[v]
-    op = v.op
-    if op is None:
-        block = v.block
-        if (
-            block is not None
-            and block.parent is not None
-            and (block.parent is top or block.parent.is_inside(top))
-        ):
+
+    def sources(x: Value) -> Sequence[Value]:
+        if x in mapping or not (x.op is top or defined_inside(x, top)):
+            return ()
+        op = x.op
+        if op is None or op.regions or op.effects or any(map(_is_tile, (x, *op.operands))):
             raise Declined("it cannot be computed in front of what it decides")
-        return v
-    if op is not top and not op.is_inside(top):
-        return v
-    if op.regions or op.effects is not Effect.NONE or any(map(_is_tile, (v, *op.operands))):
-        raise Declined("it cannot be computed in front of what it decides")
-    for x in op.operands:
-        mapping[x] = _copied(b, x, top, mapping)
-    b.insert(op.clone(mapping))
-    return mapping[v]
+        return op.operands
+
+    needed = reached([v], sources)
+    for op in top.walk():
+        if op is not top and any(r in needed and r not in mapping for r in op.results):
+            b.insert(op.clone(mapping))
+    return mapping.get(v, v)
 
 
 def _is_tile(v: Value) -> bool:

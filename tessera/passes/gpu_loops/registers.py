@@ -17,7 +17,7 @@ from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.registers import mma_reg32, reg32_of
 from tessera.dtypes import int1
 from tessera.ir import Builder, Op, TileType, Value, with_elem
-from tessera.ir.applications import apply
+from tessera.ir.applications import Declined, apply
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.delay import Placing
 from tessera.passes.gpu_loops.streams import Ahead, slice_of, stream_of
@@ -60,7 +60,11 @@ def early_loads(
 def _may_run_ahead(op: ops.LoadOp, loop: ops.ForOp, written: set[Value] | None) -> bool:
     if not is_apart(op.ptr, written):
         return False
-    return slice_of([v for v in _sources(op) if v is not None], loop) is not None
+    try:
+        slice_of(op.operands, loop)
+    except Declined:
+        return False
+    return True
 
 
 def run_early(loop: ops.ForOp, loads: list[ops.LoadOp]) -> None:
@@ -87,10 +91,7 @@ def carry(
 ) -> tuple[ops.ForOp, list[Op]]:
     """Load for the first iteration before the loop, and in each iteration, at the position `start`, for the next one.
     Return the new loop, and its loads for the next iteration."""
-    sources = [v for x in loads for v in _sources(x) if v is not None]
-    found = slice_of(sources, loop)
-    assert found is not None  # or it would not be in the schedule
-    slice_ahead = Ahead(loop, *found)
+    slice_ahead = Ahead(loop, [v for x in loads for v in x.operands])
     before = Builder.before_op(loop)
 
     def emit(b: Builder, values: list[Value], index: Value) -> tuple[list[Value], list[Value]]:
@@ -115,7 +116,8 @@ def carry(
 
 def _masked(b: Builder, load: ops.LoadOp, mapping: dict[Value, Value], runs: Value) -> Value:
     """Emit a load of an iteration that may not come."""
-    ptr, mask, other = (mapping.get(v, v) if v is not None else None for v in _sources(load))
+    given = (load.ptr, load.mask, load.other)
+    ptr, mask, other = (mapping.get(v, v) if v is not None else None for v in given)
     assert ptr is not None
     inside = runs
     if isinstance(ptr.type, TileType):
@@ -128,7 +130,3 @@ def _masked(b: Builder, load: ops.LoadOp, mapping: dict[Value, Value], runs: Val
             names=[load.result.name], loc=load.loc,
         )
     )  # fmt: skip
-
-
-def _sources(load: ops.LoadOp) -> tuple[Value, Value | None, Value | None]:
-    return load.ptr, load.mask, load.other

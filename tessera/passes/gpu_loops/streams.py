@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.machines import CP_ASYNC_BYTES
+from tessera.analysis.provenance import reached
 from tessera.dtypes import int1, pointer_type
 from tessera.ir import Builder, Effect, Module, Op, SharedType, TileType, Value
 from tessera.ir.applications import Declined
@@ -21,14 +22,11 @@ from tessera.passes.neutral.loops import runs_at_all
 COPY_BYTES = 16  # of what goes back to registers: smaller copies cost more than they hide
 
 
-@dataclass(slots=True)
-class Stream:
-    """A load that feeds shared memory, and the pure ops of the loop that compute its address, in program order."""
+class Stream(NamedTuple):
+    """A load that may be copied ahead, and the buffer that it fills."""
 
     load: LoadOp
     alloc: LocalAllocOp
-    slice: set[Op]
-    carried: set[int]
 
     @property
     def bytes(self) -> int:
@@ -93,11 +91,8 @@ def stream_or_reason(
         raise Declined(
             f"a thread reads {vec * bits // 8} bytes at once, a copy moves {CP_ASYNC_BYTES} or more"
         )
-    sources = [load.ptr] + ([load.mask] if load.mask is not None else [])
-    found = slice_of(sources, loop, early)
-    if found is None:
-        raise Declined("its address is not known in iterations before")
-    return Stream(load, alloc, *found)
+    slice_of(load.operands, loop, early)
+    return Stream(load, alloc)
 
 
 def _neighbours(held: LinearLayout, shared: LinearLayout) -> int:
@@ -121,40 +116,32 @@ def is_zero(v: Value) -> bool:
     return value is not None and value == 0 and str(value)[0] != "-"
 
 
-def slice_of(
-    sources: list[Value], loop: ForOp, early: Collection[Op] = ()
-) -> tuple[set[Op], set[int]] | None:
-    """Return what computes `sources` in the loop across iterations: (ops, indices of carried values). All ops must be
-    pure, but for `early` loads."""
-    ops: set[Op] = set()
-    carried: set[int] = set()
-    work = list(sources)
-    while work:
-        v = work.pop()
+def slice_of(values: Iterable[Value], loop: ForOp, early: Collection[Op] = ()) -> set[Value]:
+    """Return the values that compute some in the loop, across iterations. Raises Declined unless all ops are pure, but
+    for `early` loads."""
+
+    def sources(v: Value) -> Sequence[Value]:
         op = v.op
-        if op is None:
-            if v.block is loop.body and v.index > 0 and v.index - 1 not in carried:
-                carried.add(v.index - 1)
-                work.append(loop.body.terminator.operands[v.index - 1])
-        elif op.is_inside(loop) and op not in ops:
-            if op.parent is not loop.body or op.regions:
-                return None
-            if op.effects is not Effect.NONE and op not in early:
-                return None
-            if isinstance(op, DotOp | MmaOp):
-                return None
-            ops.add(op)
-            work += op.operands
-    return ops, carried
+        if op is None or not op.is_inside(loop):
+            number = v.index - 1 if v.owner is loop.body else -1
+            return [loop.body.terminator.operands[number]] if number >= 0 else ()
+        pure = op.effects is Effect.NONE or op in early
+        if op.parent is not loop.body or op.regions or not pure or isinstance(op, DotOp | MmaOp):
+            raise Declined("its address is not known in iterations before")
+        return op.operands
+
+    return reached(values, sources)
 
 
 class Ahead:
-    """Repeats, for other iterations of a loop, the ops of a slice, with the values that the loop carries for them."""
+    """Repeats, for other iterations of a loop, what computes some values, as `slice_of` finds it, with the values that
+    the loop carries for that."""
 
-    def __init__(self, loop: ForOp, ops: Collection[Op], carried: Collection[int]):
+    def __init__(self, loop: ForOp, values: Iterable[Value], early: Collection[Op] = ()):
+        found = slice_of(values, loop, early)
         self.index, self.ub, self.step = loop.induction, loop.ub, loop.step
-        self.ops = [op for op in loop.body if op in ops]
-        numbers = sorted(carried)
+        self.ops = [op for op in loop.body if not found.isdisjoint(op.results)]
+        numbers = [n for n, v in enumerate(loop.carried) if v in found]
         self.args = [loop.carried[n] for n in numbers]
         self.inits = [loop.inits[n] for n in numbers]
         self.yields = [loop.body.terminator.operands[n] for n in numbers]

@@ -21,7 +21,7 @@ from typing import Any
 
 from tessera import ops
 from tessera.analysis.dimensions import Dim, Dimensions, extents
-from tessera.analysis.provenance import argument_of, outgoing
+from tessera.analysis.provenance import argument_of, outgoing, reached
 from tessera.errors import UnsupportedLanguageConstruct
 from tessera.ir import Builder, DescriptorType, Effect, Module, Op, TileType, Value, pass_
 from tessera.ir.applications import Declined, apply
@@ -94,28 +94,19 @@ def multicast_loads(module: Module) -> None:
     Compare: PTX ISA, `cp.async.bulk.tensor` with `.multicast::cluster`.
     """
     for number in [op for op in module.walk() if isinstance(op, ops.CtaRankOp)]:
-        own = _reached(number.result)
+        own = reached([number.result], _dependent)
         for op in module.walk():
             if isinstance(op, ops.DescriptorLoadOp) and not own & set(op.operands):
                 if apply("cluster-multicast", op):
                     op.ctas = number.ctas
 
 
-def _reached(start: Value) -> set[Value]:
-    """Return all values that may depend on one."""
-    found: set[Value] = set()
-    work = [start]
-    while work:
-        v = work.pop()
-        if v not in found:
-            found.add(v)
-            for user, index in v.uses:
-                work += _handed_on(user, index)
-    return found
+def _dependent(v: Value) -> list[Value]:
+    """Return the values that may depend on one as an operand."""
+    return [x for user, index in v.uses for x in _handed_on(user, index)]
 
 
 def _handed_on(user: Op, index: int) -> list[Value]:
-    """Return the values that may depend on an operand."""
     op = user.parent_op() if user.terminator else user
     everything = [x for block in op.regions for x in block.args] if op is not None else []
     return outgoing(user, index) or [*(op.results if op is not None else ()), *everything]

@@ -19,6 +19,7 @@ from typing import Any
 
 from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.provenance import reached
 from tessera.analysis.scratch import MAX_CONVERSION_BYTES, STAGING_BYTES
 from tessera.analysis.strided_views import StridedViews
 from tessera.dtypes import int32
@@ -195,21 +196,14 @@ def _length(op: Op) -> Sequence[Value]:
 
 def _depends(values: Sequence[Value], on: set[Op]) -> bool:
     """Whether values are computed from the results of some ops."""
-    work, seen = list(values), set(values)
-    while work:
-        v = work.pop()
-        op = v.op
-        if op in on:
-            return True
-        if op is None:
-            assert isinstance(v.owner, Block)
-            op = v.owner.parent
+
+    def sources(v: Value) -> list[Value]:
+        op = v.owner.parent if isinstance(v.owner, Block) else v.owner
         if op is None or isinstance(op, ops.FuncOp):
-            continue
-        sources = [*op.operands, *[x for b in op.regions for x in b.terminator.operands]]
-        work += [x for x in sources if x not in seen]
-        seen.update(sources)
-    return False
+            return []
+        return [*op.operands, *[x for b in op.regions for x in b.terminator.operands]]
+
+    return any(v.op in on for v in reached(values, sources))
 
 
 def _bytes(t: Any) -> int:
