@@ -86,14 +86,11 @@ def _expand(loop: ops.ForOp, num_warps: int) -> None:
     start = min((op.attrs["position"] for op in body), default=0)
     loop.main_stage = None
     copied = [op for op in body if isinstance(op, ops.LocalAllocOp) and "slots" in op.attrs]
-    signals = [(a.attrs["stage"], a.attrs["slots"], a.attrs["signal"]) for a in copied]
-    for a, signal in zip(copied, signals, strict=True):
-        require(signal == signals[0], a, "copies of one loop differ in stage, slots or signal")
     early = carried_loads(body, main)
     if early:
         loop, early = carry(loop, early, start, main)
     if copied:
-        loop = _Rings(loop, main, copied, *signals[0], start, num_warps, early).run()
+        loop = _Rings(loop, main, copied, start, num_warps, early).run()
     last = max((op.attrs["stage"] for op in loop.body if not op.terminator), default=main)
     if last == main:
         arrange(loop)
@@ -103,41 +100,26 @@ def _expand(loop: ops.ForOp, num_warps: int) -> None:
         ping_pong = False
 
 
-class _Mbarriers:
-    """`full`: a buffer's copies have landed; `free`: all warps have read it."""
-
-    def __init__(self, b: Builder, num_warps: int, slots: int):
-        row = row_of_mbarriers(slots)
-        self.full, self.free = (
-            self._row(b, row, arrivals) for arrivals in (32 * num_warps, num_warps)
-        )
-
-    def _row(self, b: Builder, t: SharedType, arrivals: int) -> Value:
-        bars = b.emit(ops.LocalAllocOp(None, results=[t]))
-        b.insert(ops.MbarrierInitOp([bars], counts=(arrivals,)))
-        return bars
-
-
 class _Rings:
     """Lets the copies of one loop run ahead, through rings of buffers."""
 
-    bars: _Mbarriers | None = None
+    bars: tuple[Value, Value] | None = None  # full: copies have landed; empty: all warps have read
 
     def __init__(
         self,
         loop: ops.ForOp,
         main: int,
         copied: Sequence[ops.LocalAllocOp],
-        stage: int,
-        slots: int,
-        signal: str,
         start: int,
         num_warps: int,
         early: Sequence[Op],
     ):
-        self.loop, self.main, self.slots, self.start = loop, main, slots, start
-        self.private, self.signal, self.num_warps = signal == "thread", signal, num_warps
-        self.ahead = main - stage
+        how = [(a.attrs["stage"], a.attrs["slots"], a.attrs["signal"]) for a in copied]
+        for a, other in zip(copied, how, strict=True):
+            require(other == how[0], a, "copies of one loop differ in stage, slots or signal")
+        stage, self.slots, self.signal = how[0]
+        self.loop, self.main, self.start, self.num_warps = loop, main, start, num_warps
+        self.private, self.ahead = self.signal == "thread", main - stage
         self.streams = [_stream(a) for a in copied]
         self.position: int = self.streams[0].load.attrs["position"]
         try:
@@ -150,12 +132,21 @@ class _Rings:
         before = Builder.before_op(self.loop)
         self.rings = [self._ring(before, s) for s in self.streams]
         if self.signal == "mbarrier":
-            self.bars = _Mbarriers(before, self.num_warps, self.slots)
-        ahead, index = self._prologue(before)
+            full = self._mbarriers(before, 32 * self.num_warps)
+            self.bars = full, self._mbarriers(before, self.num_warps)
+        ahead, index = self.slice.inits, self.loop.lb
+        for number in range(self.ahead):  # copies for the first iterations
+            ahead = self._copies(before, ahead, index, const32(before, number), {})
+            index = before.emit(ops.AddOp(index, self.loop.step))
         _fill_late(self.loop)
         zero, last = const32(before, 0), const32(before, self.ahead)
         parities = [zero, zero] if self.bars is not None else []
         return self._body([index, zero, last, *parities, *ahead])
+
+    def _mbarriers(self, b: Builder, arrivals: int) -> Value:
+        row = b.emit(ops.LocalAllocOp(None, results=[row_of_mbarriers(self.slots)]))
+        b.insert(ops.MbarrierInitOp([row], counts=(arrivals,)))
+        return row
 
     def _ring(self, b: Builder, s: Stream) -> Value:
         t: SharedType = s.alloc.result.type
@@ -166,15 +157,6 @@ class _Rings:
         if self.signal == "mbarrier":
             alloc.attrs["has_mbarriers"] = True
         return b.emit(alloc)
-
-    def _prologue(self, b: Builder) -> tuple[list[Value], Value]:
-        """Copy for the first iterations. Return the slice's carried values and the index after them."""
-        loop = self.loop
-        values, index = self.slice.inits, loop.lb
-        for number in range(self.ahead):
-            values = self._copies(b, values, index, const32(b, number), {})
-            index = b.emit(ops.AddOp(index, loop.step))
-        return values, index
 
     def _copies(
         self,
@@ -202,7 +184,7 @@ class _Rings:
             tokens.append(b.emit(copy))
         b.emit(ops.AsyncCommitOp(tokens))
         if self.bars is not None:
-            b.insert(ops.AsyncCopyMbarrierArriveOp(self.bars.full, slot))
+            b.insert(ops.AsyncCopyMbarrierArriveOp(self.bars[0], slot))
         return following
 
     def _fill(self, b: Builder, load: ops.LoadOp, mapping: dict[Value, Value]) -> Value | None:
@@ -234,7 +216,7 @@ class _Rings:
                 advance(b, x, p, self.slots) for x, p in zip((slot, last), parities, strict=True)
             ]
             following = [v for values in zip(*pairs, strict=True) for v in values]
-            arrive = ops.MbarrierArriveOp(self.bars.free, slot, after_mma=True)
+            arrive = ops.MbarrierArriveOp(self.bars[1], slot, after_mma=True)
             Placing(end, position, self._last_reader()).insert(arrive)
         following = [b.emit(ops.AddOp(index, loop.step)), *following]
         set_yields(loop.body, [*following, *ahead])
@@ -250,9 +232,9 @@ class _Rings:
         if self.bars is None:
             b.emit(ops.AsyncWaitOp([], pending=self.ahead - 1, private=self.private))
             return
-        full = ops.MbarrierWaitOp(self.bars.full, slot, parities[0], data=True, proxy=True)
+        full = ops.MbarrierWaitOp(self.bars[0], slot, parities[0], data=True, proxy=True)
         b.insert(full)
-        wait_until_free(b, self.bars.free, last, parities[1])
+        wait_until_free(b, self.bars[1], last, parities[1])
 
     def _first_of(self, position: int) -> Op:
         """Return the first op in the text of a position, or of a later one."""

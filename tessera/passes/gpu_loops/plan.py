@@ -21,7 +21,7 @@ from tessera.ops.roles import is_in_split
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.anchors import bytes_of
 from tessera.passes.gpu_loops.chains import overlapping, run_on, schedule_late
-from tessera.passes.gpu_loops.choices import Looked
+from tessera.passes.gpu_loops.choices import note_choice
 from tessera.passes.gpu_loops.registers import early_loads, run_early
 from tessera.passes.gpu_loops.streams import (
     Stream,
@@ -90,10 +90,11 @@ class _Plan:
         if slots == 1 or not apply("software-pipeline", loop):
             return
         kinds, size = kinds_of(loop, running, shifted), sum(s.bytes for s in streams)
-        looked = Looked(loop, facts, self.num_warps, self.wanted, kinds)
-        looked.note(
-            (slots, kinds[0] if lag else kinds[-1]), self._beside(streams), size, "cp.async"
-        )
+        note_choice(
+            loop, facts, self.num_warps, wanted=self.wanted, kinds=kinds,
+            chosen=(slots, kinds[0] if lag else kinds[-1]), beside=self._beside(streams), size=size,
+            signal="cp.async",
+        )  # fmt: skip
         ahead = slots - 1 - lag
         many = self.num_warps > WARPGROUP
         signal = "mbarrier" if shifted and lag and many else "cp.async"

@@ -23,7 +23,7 @@ from tessera.ir.applications import Declined, apply, is_enabled
 from tessera.ops.roles import NEVER
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.chains import overlapping, run_on, schedule_late, shiftable
-from tessera.passes.gpu_loops.choices import Looked
+from tessera.passes.gpu_loops.choices import note_choice
 from tessera.passes.gpu_loops.ordering import sees_nothing
 from tessera.passes.gpu_loops.producer import Needs, Split
 from tessera.passes.gpu_loops.rings import (
@@ -199,8 +199,10 @@ class _Plan:
         running, shifted = overlapping(loop, _allocs(rings))
         kinds = kinds_of(loop, running, shifted)
         size = sum(r.slot_bytes for r in rings if r.first is None)
-        looked = Looked(loop, self.facts, self.warps, self._wanted(loop), kinds)
-        looked.note((rings[0].stages, kinds[0]), self.beside, size, "TMA")
+        note_choice(
+            loop, self.facts, self.warps, wanted=self._wanted(loop), kinds=kinds,
+            chosen=(rings[0].stages, kinds[0]), beside=self.beside, size=size, signal="TMA",
+        )  # fmt: skip
         if running:
             run_on(loop, running)
         if shifted:

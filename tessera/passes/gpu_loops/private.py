@@ -24,7 +24,7 @@ from tessera.ops import ForOp, LoadOp, Matmul, StoreOp
 from tessera.ops.roles import ring_of
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.anchors import bytes_of
-from tessera.passes.gpu_loops.choices import Looked
+from tessera.passes.gpu_loops.choices import note_choice
 from tessera.passes.gpu_loops.short import version_short
 from tessera.passes.gpu_loops.streams import (
     require_buffer,
@@ -80,7 +80,10 @@ def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, module:
         reason = f"two iterations load {2 * size} bytes, too much beside {PROGRAMS - 1} more CTA"
         remark(module, f"the load{place_of(found[0])} is not copied ahead: {reason}")
     if slots > 1 and apply("prefetch", loop):
-        Looked(loop, facts, warps, wanted, [NONE]).note((slots, NONE), 0, size, "by each thread")
+        note_choice(
+            loop, facts, warps, wanted=wanted, kinds=[NONE], chosen=(slots, NONE), beside=0, size=size,
+            signal="by each thread",
+        )  # fmt: skip
         version_short(loop)
         copied = [(op, through_buffer(op, axis, facts, private=True)) for op in found]
         write_copies(loop, copied, slots - 1, slots, "thread")

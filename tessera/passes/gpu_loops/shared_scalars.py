@@ -22,20 +22,16 @@ def repeat_in_roles(split: WarpSpecializeOp, scalars: list[Op]) -> None:
     """Compute scalars separately in the roles that need them: the producer can begin once it has initialised the
     barriers, and the others have time while they wait for tiles."""
     for op in reversed(scalars):
-        users = {user for r in op.results for user in r.users()}
-        roles = {user: _role_of(user, split) for user in users}
-        by_block = {
-            block: x for block in split.regions if (x := [u for u in users if roles[u] is block])
-        }
-        if isinstance(op, MakeDescriptorOp) or sum(map(len, by_block.values())) < len(users):
+        uses = [(_role_of(user, split), r, user, i) for r in op.results for user, i in r.uses]
+        roles = {role for role, *_ in uses}
+        if isinstance(op, MakeDescriptorOp) or None in roles:
             continue
-        for block, inside in by_block.items():
-            new = Builder.at_start(block).insert(op.clone({}))
-            for old, fresh in zip(op.results, new.results, strict=True):
-                for user in inside:
-                    for i, v in enumerate(user.operands):
-                        if v is old:
-                            user.set_operand(i, fresh)
+        for block in split.regions:
+            if block in roles:
+                new = Builder.at_start(block).insert(op.clone({}))
+                for role, old, user, i in uses:
+                    if role is block:
+                        user.set_operand(i, new.results[old.index])
         op.erase()
 
 
