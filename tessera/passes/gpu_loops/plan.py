@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from tessera import ops
-from tessera.analysis.allocation import bytes_around, scratch_beside
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.loop_times import kinds_of
 from tessera.analysis.machines import MMA_ROW_BITS, SCHEDULERS, WARPGROUP
@@ -25,6 +23,7 @@ from tessera.passes.gpu_loops.choices import note_choice
 from tessera.passes.gpu_loops.registers import early_loads, run_early
 from tessera.passes.gpu_loops.streams import (
     Stream,
+    bytes_beside,
     is_zero,
     require_buffer,
     staged_loops,
@@ -84,21 +83,23 @@ class _Plan:
             return
         self._buffer_large()
         streams = self._streams()
-        rings: set[Op] = {s.alloc for s in streams}
-        running, shifted = overlapping(loop, rings)
-        slots, lag = self._slots(streams, bool(running), bool(shifted))
+        if not streams:
+            return
+        running, shifted = overlapping(loop, {s.alloc for s in streams})
+        size, beside = sum(s.bytes for s in streams), self._beside(streams)
+        slots, lag = self._slots(size, beside, bool(running), bool(shifted))
         if slots == 1 or not apply("software-pipeline", loop):
             return
-        kinds, size = kinds_of(loop, running, shifted), sum(s.bytes for s in streams)
+        kinds = kinds_of(loop, running, shifted)
         note_choice(
             loop, facts, self.num_warps, wanted=self.wanted, kinds=kinds,
-            chosen=(slots, kinds[0] if lag else kinds[-1]), beside=self._beside(streams), size=size,
+            chosen=(slots, kinds[0] if lag else kinds[-1]), beside=beside, size=size,
             signal="cp.async",
         )  # fmt: skip
         ahead = slots - 1 - lag
         many = self.num_warps > WARPGROUP
         signal = "mbarrier" if shifted and lag and many else "cp.async"
-        write_copies(loop, [(s.load, s.alloc) for s in streams], ahead, slots, signal)
+        write_copies(loop, streams, ahead, slots, signal)
         if shifted and lag:
             schedule_late(loop, ahead, shifted, ping_pong_reg32=PING_PONG_REG32 if many else None)
         elif running and lag:
@@ -123,13 +124,15 @@ class _Plan:
     def _buffer_large(self) -> None:
         """Put buffers behind loads that a loop waits for in each iteration, as registers are too few to carry them. A
         second CTA on an SM hides as much, and keeps its room."""
-        axis, facts, streams = self.axis, self.facts, self._streams()
+        axis, facts = self.axis, self.facts
         found = [op for op in self.large if self._may_be_buffered(op)]
-        copied, beside = sum(s.bytes for s in streams), self._beside(streams)
-        used = [beside + self.wanted * copied]
+        if not found:
+            return
+        streams = self._streams()
+        used = [self._beside(streams) + self.wanted * sum(s.bytes for s in streams)]
         used.append(used[0] + self.wanted * sum(bytes_of(op.result) for op in found))
         before, after = map(facts.ctas_that_fit, used)
-        if found and after >= min(CTAS, max(1, before)) and apply("shared-prefetch", self.loop):
+        if after >= min(CTAS, max(1, before)) and apply("shared-prefetch", self.loop):
             for op in found:
                 through_buffer(op, axis, facts)
 
@@ -143,17 +146,14 @@ class _Plan:
             return False
         return True
 
-    def _slots(self, streams: list[Stream], running: bool, shifts: bool) -> tuple[int, bool]:
-        """Return the number of buffers: as many as are wanted and fit, or 1 if there is nothing to do; and whether
-        MMAs may run on, or be shifted by an iteration.
+    def _slots(self, size: int, beside: int, running: bool, shifts: bool) -> tuple[int, bool]:
+        """Return the number of buffers, of `size` bytes each for all copies: as many as are wanted and fit; and
+        whether MMAs may run on, or be shifted by an iteration.
 
         An MMA that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer CTAs
         would then fit on an SM: in that case the copies run one iteration less ahead, or with three stages
         the MMA waits. Where an SM would hold fewer warps than it has schedulers, buffers give way to another CTA."""
-        if not streams:
-            return 1, False
-        size = sum(s.bytes for s in streams)
-        total, beside = self.facts.max_shared_bytes, self._beside(streams)
+        total = self.facts.max_shared_bytes
         fit, most = total // size, (total - beside) // size
         slots = max(1, min(self.wanted, most))
         ctas = {n: self.facts.ctas_that_fit(beside + n * size) for n in range(2, slots + 1)}
@@ -165,16 +165,8 @@ class _Plan:
             return slots + 1, True
         return slots, slots > (2 if shifts else 3)
 
-    @cached_property
-    def _around(self) -> int:
-        return bytes_around(self.loop, self.num_warps, self.facts)
-
     def _beside(self, streams: list[Stream]) -> int:
-        """Return the bytes of shared memory that are in use besides the loop's rings while it runs."""
-        rings: set[Op] = {s.alloc for s in streams}
-        allocs = [op for op in self.loop.walk() if isinstance(op, ops.LocalAllocOp)]
-        others = sum(op.bytes * op.attrs.get("slots", 1) for op in allocs if op not in rings)
-        return self._around + others + scratch_beside(self.loop.walk(), self.num_warps, self.facts)
+        return bytes_beside(self.loop, {s.alloc for s in streams}, self.num_warps, self.facts)
 
     def _copy_within(self, last: ops.WgmmaOp, streams: list[Stream]) -> None:
         """Let copies be issued between two halves of the last MMA. The first half keeps the matrix unit busy during

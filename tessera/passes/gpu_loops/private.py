@@ -15,7 +15,6 @@ the caches what other programs may write."""
 
 from __future__ import annotations
 
-from tessera.analysis.allocation import bytes_around, scratch_beside
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.loop_times import NONE
 from tessera.ir import Effect, Module, TileType, pass_
@@ -27,6 +26,7 @@ from tessera.passes.gpu_layout.anchors import bytes_of
 from tessera.passes.gpu_loops.choices import note_choice
 from tessera.passes.gpu_loops.short import version_short
 from tessera.passes.gpu_loops.streams import (
+    bytes_beside,
     require_buffer,
     slice_of,
     staged_loops,
@@ -91,7 +91,7 @@ def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, module:
 
 def _room(loop: ForOp, warps: int, facts: GpuFacts) -> int:
     """Return the bytes that a loop's rings may take: PROGRAMS CTAs fit, and what else is kept while the loop runs."""
-    beside = bytes_around(loop, warps, facts) + scratch_beside(loop.walk(), warps, facts)
+    beside = bytes_beside(loop, (), warps, facts)
     return min(facts.max_shared_bytes // PROGRAMS, facts.max_shared_bytes - beside)
 
 

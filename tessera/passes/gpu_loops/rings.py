@@ -188,14 +188,21 @@ def allocation(load: ops.DescriptorLoadOp) -> ops.LocalAllocOp:
     t: Any = load.result.type
     layout = box_layout(t.shape, t.elem.storage_bits)
     assert layout is not None
-    uses = list(load.result.uses)
-    b = Builder.after_op(load)
-    alloc = ops.LocalAllocOp(load.result, results=[SharedType(t.shape, t.elem, layout)])
-    read = b.insert(ops.LocalLoadOp(b.emit(alloc), results=[t]))
-    for user, index in uses:
-        user.set_operand(index, read.result)
+    alloc, read = put_buffer(load, SharedType(t.shape, t.elem, layout))
     read_as_needed(read)
     return alloc
+
+
+def put_buffer(
+    load: Op, t: SharedType, name: str = "", private: bool = False
+) -> tuple[ops.LocalAllocOp, ops.LocalLoadOp]:
+    """Put a buffer between a load and its users, which read it back to registers."""
+    b, uses = Builder.after_op(load), list(load.result.uses)
+    alloc = b.insert(ops.LocalAllocOp(load.result, results=[t], names=[name], private=private))
+    read = b.insert(ops.LocalLoadOp(alloc.result, results=[load.result.type], names=[name]))
+    for user, index in uses:
+        user.set_operand(index, read.result)
+    return alloc, read
 
 
 def read_as_needed(read: ops.LocalLoadOp) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from tessera.analysis.allocation import bytes_around, scratch_beside
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.machines import CP_ASYNC_BYTES
 from tessera.analysis.provenance import reached
@@ -12,9 +13,10 @@ from tessera.dtypes import int1, pointer_type
 from tessera.ir import Builder, Effect, Module, Op, SharedType, TileType, Value
 from tessera.ir.applications import Declined
 from tessera.layout import LinearLayout, offset_map
-from tessera.ops import DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp, LocalLoadOp, MmaOp
+from tessera.ops import DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp, MmaOp
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.coalesce import access_width
+from tessera.passes.gpu_loops.rings import put_buffer
 from tessera.passes.gpu_movement.memory_effects import arrays_written, is_apart
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import runs_at_all
@@ -195,13 +197,16 @@ def through_buffer(
         *registers[:bits], *layout.columns("lane"), *layout.columns("warp"), *registers[bits:],
     ]  # fmt: skip
     shared = SharedType(t.shape, t.elem, LinearLayout.packed(t.shape, {"offset": columns}))
-    after = Builder.after_op(op)
-    users = list(op.result.uses)
-    alloc = LocalAllocOp(op.result, results=[shared], names=[op.result.name], private=private)
-    found = after.emit(LocalLoadOp(after.emit(alloc), None, results=[t], names=[op.result.name]))
-    for user, number in users:
-        user.set_operand(number, found)
-    return alloc
+    return put_buffer(op, shared, op.result.name, private)[0]
+
+
+def bytes_beside(loop: ForOp, rings: Collection[Op], num_warps: int, facts: GpuFacts) -> int:
+    """Return the bytes of shared memory that are in use besides a loop's rings while it runs. `rings`: allocations that
+    become rings."""
+    allocs = [op for op in loop.walk() if isinstance(op, LocalAllocOp) and op not in rings]
+    others = sum(op.bytes * op.attrs.get("slots", 1) for op in allocs)
+    around = bytes_around(loop, num_warps, facts)
+    return around + others + scratch_beside(loop.walk(), num_warps, facts)
 
 
 def write_copies(
