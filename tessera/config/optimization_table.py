@@ -286,6 +286,11 @@ CPU = (
         f"tests/lang/test_reductions.py, {KERNELS}", unit="loop",
     ),
     _row(
+        "blocked-iterations", "cpu", "takes a few vectors of carried tiles through several iterations in registers, before the next vectors",
+        "the loop writes nothing; each element that it carries depends on those at the same place alone", "backends/cpu/blocked_iterations.py `_by_element`",
+        f"tests/unit/test_cpu_blocked_iterations.py, {KERNELS}", unit="loop",
+    ),
+    _row(
         "narrow-tiles", "cpu", "cuts off the end of the tiles of dots that a mask with a constant bound leaves out",
         "no effect depends on what is cut off: stores leave it out, dots multiply zero by zero", "backends/cpu/narrow_tiles.py `_Ends`, analysis/dimensions.py",
         f"tests/filecheck/narrow-tiles.tir, tests/unit/test_cpu_narrow_tiles.py, {KERNELS}", unit="dimension",

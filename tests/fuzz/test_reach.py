@@ -88,7 +88,14 @@ def test_chains_reach_narrow_tiles(change: dict, is_reached: bool, isa: str) -> 
 def test_rows_reach_lanes_without_branches(isa: str, is_reached: bool) -> None:
     found = reached("rows", range(1, 20), isa)
     assert ("branchless-lanes" in found) == is_reached
-    names = ("whole-tiles", "streaming-tiles", "tile-prefetch", "scan-stores", "scan-positions")
+    names = (
+        "whole-tiles",
+        "streaming-tiles",
+        "tile-prefetch",
+        "scan-stores",
+        "scan-positions",
+        "blocked-iterations",
+    )
     assert all(found[n] for n in names)
 
 

@@ -244,6 +244,15 @@ def masked_columns(x, out, n, R: tl.constexpr, B: tl.constexpr):
 
 
 @tessera.jit
+def columns_one_by_one(x, out, m, n, B: tl.constexpr):
+    """Sums of columns, a row after the other."""
+    c, total = tl.arange(0, B), tl.zeros([B], tl.float32)
+    for k in range(0, m):
+        total += tl.load(x + k * n + c, c < n, 0.0)
+    tl.store(out + c, total)
+
+
+@tessera.jit
 def increased(x, n, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
     tl.store(x + at, tl.load(x + at, at < n) + 1, at < n)
@@ -473,6 +482,10 @@ SAMPLES = [
     ),
     Sample(
         "increased", BOTH, increased, lambda: small((1000,), dtype=np.float32), lambda x: [*x, 1000], (2,), {"B": 512}
+    ),
+    Sample(
+        "columns one by one", ("cpu",), columns_one_by_one, lambda: small((20, 100), (128,), dtype=np.float32),
+        lambda x: [*x, 20, 100], (1,), {"B": 128},
     ),
     Sample(
         "sums so far", ("cpu",), sums_so_far, lambda: small((3, 100), (3, 100), dtype=np.float32),

@@ -46,6 +46,8 @@ FITS = (
     _cpu("fusion", "KEEP_BROADCAST", (1.0, 2.0, 4.0), "softmax|norm"),
     _cpu("fusion", "KEEP_CAPTURED", (0.5, 1.0, 2.0), "attention|matmul"),
     _cpu("row_prefetch", "NEAR", (2 * KIB, 4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB), "softmax|norm"),
+    _cpu("blocked_iterations", "ITERATIONS", (4, 8, 16, 32), "norm"),
+    _cpu("blocked_iterations", "VECTORS", (1, 2, 4, 8), "norm"),
     _cpu("loops", "UNROLL", (2, 4, 8, 16), "add|softmax|norm"),
     _cpu("reduce", "ACCUMULATORS", (1, 2, 4, 8), "softmax|norm|entropy"),
     _cpu("pool_native", "SPINS", (0, 100, 1000, 10000), "add|softmax"),

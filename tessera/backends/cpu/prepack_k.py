@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tessera.backends.cpu import control, k_loops, operands
+from tessera.backends.cpu import blocked_iterations, control, k_loops, operands
 from tessera.backends.cpu.arith import TABLE
 from tessera.backends.cpu.dot import casting
 from tessera.backends.cpu.dot_plan import DotPlan, plan_dot
@@ -51,6 +51,8 @@ def _for(lo: Lowering, op: ForOp) -> None:
     dots = k_loops.accumulated_dots(lo.facts, op)
     if dots and apply("prepack-k", op):
         _prepacked(lo, op, dots)
+    elif (plan := blocked_iterations.carried_nest(lo, op)) and apply("blocked-iterations", op):
+        blocked_iterations.lower(lo, op, plan)
     else:
         control.lower_for(lo, op)
 

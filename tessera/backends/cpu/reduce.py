@@ -26,7 +26,7 @@ from tessera.backends.cpu.transpose import fold_vectors, gathers
 from tessera.backends.cpu.values import Coord, Point, Val, point
 from tessera.backends.cpu.whole_tiles import each_column, whole_or_not
 from tessera.dtypes import dtype
-from tessera.ir import Block, Effect, Op, elem_of, shape_of
+from tessera.ir import Block, Effect, Op, Value, elem_of, shape_of
 from tessera.ops import CombineOp, ConstOp, DivOp, IfOp, ReduceOp, RemOp
 
 ACCUMULATORS = 4  # registers that a reduction adds to in turn, hiding the latency (tools/fit)
@@ -99,11 +99,11 @@ def group_at(lo: Lowering, op: Any, at: Point) -> Group:
 
 # --- accumulators in memory that sroa makes registers ----------------------------------------------------------
 class Registers:
-    """Stack slots of `lanes` lanes, one for each input."""
+    """Stack slots of `lanes` lanes, one for each of some values."""
 
-    def __init__(self, lo: Lowering, op: Any, lanes: int):
+    def __init__(self, lo: Lowering, values: Sequence[Value], lanes: int):
         self.lo, self.lanes = lo, lanes
-        self.types = [elem_of(v.type) for v in op.inputs]
+        self.types = [elem_of(v.type) for v in values]
         self.ptrs = [lo.em.alloca(lane_type(t, lanes), align=64) for t in self.types]
 
     def set(self, values: Group) -> None:
@@ -237,7 +237,7 @@ class _Row:
         self.lo, self.op, self.length, self.lanes = lo, op, length, lanes
         vectors = length // lanes
         used = next(k for k in (ACCUMULATORS, 2, 1) if vectors % k == 0)
-        self.cells = [Registers(lo, op, lanes) for _ in range(used)]
+        self.cells = [Registers(lo, op.inputs, lanes) for _ in range(used)]
         self.more = vectors > used
 
     def folded(self, outer: tuple[Coord, ...]) -> Group:
@@ -353,7 +353,7 @@ def _vertical(
     """Reduce with vectors over the other dimensions, which are combined along the axis one after another."""
     length, axis = shape[op.axis], op.axis
     plan = nest(lo, rest, lanes=width * vectors(lo, op, shape, width))
-    cell = Registers(lo, op, plan.lanes)
+    cell = Registers(lo, op.inputs, plan.lanes)
 
     def body(at: Point) -> None:
         def along(c: Coord) -> Group:

@@ -156,7 +156,7 @@ class _Scan:
     def _rows(self) -> None:
         lo, op, length = self.lo, self.op, self.shape[-1]
         lanes = min(1 << length.bit_length() - 1, self.width)
-        carry = Registers(lo, op, lanes)
+        carry = Registers(lo, op.inputs, lanes)
 
         def row(at: Point) -> None:
             def vector(base: Coord, first: bool, n: int = lanes) -> None:
@@ -245,7 +245,7 @@ class _Scan:
         lo, op, length, axis = self.lo, self.op, self.shape[self.op.axis], self.op.axis
         rest = (*self.shape[:axis], *self.shape[axis + 1 :])
         plan = nest(lo, rest, lanes=self.width * vectors(lo, op, self.shape, self.width))
-        cell = Registers(lo, op, plan.lanes)
+        cell = Registers(lo, op.inputs, plan.lanes)
 
         def body(at: Point) -> None:
             def along(c: Coord, first: bool) -> None:

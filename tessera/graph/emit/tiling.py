@@ -175,6 +175,14 @@ def _block(extent: Size, most: int, machine: Machine) -> int:
     return power
 
 
+def _along(extent: Size, most: int, machine: Machine) -> int:
+    """The same along memory: on CPUs whole vectors, and several of them where a mask leaves out few elements more."""
+    n = _block(extent, most, machine)
+    if not machine.exact or n != extent or n <= 4 or n % 8 == 0:
+        return n
+    return next(m for by in (32, 16, 8) if (m := -(-n // by) * by) - n <= n // 8 or by == 8)
+
+
 def _divisor(extent: int, most: int) -> int:
     """The largest multiple of 64 in (most / 2, most] that divides an extent; 0 if there is none."""
     return next((n for n in range(most // 64 * 64, most // 2, -64) if extent % n == 0), 0)
@@ -208,7 +216,8 @@ def _blocks(
     if crossing:
         side = 1 << (max(256, min(most, 4096)).bit_length() - 1) // 2
         return {g: _block(g.extent, side, machine) for g in (first, crossing[0])}
-    found = {first: _block(first.extent, most, machine)}
+    along = _weight(accesses, first.last) > 0
+    found = {first: (_along if along else _block)(first.extent, most, machine)}
     room = most // found[first]
     rest = [g for g in reversed(groups) if g is not first]
     if room > 1 and rest:
@@ -392,7 +401,7 @@ def _columns(
     """Inner loops across memory: many columns in a program, in steps unless all of it is small. `stays`: what it is
     made of is a result, too, so that its reductions cannot be split among more programs."""
     first = max(groups, key=lambda g: (_weight(accesses, g.last), g.last))
-    columns, most = _block(first.extent, 64 if machine.exact else 32, machine), machine.columns
+    columns, most = _along(first.extent, 64 if machine.exact else 32, machine), machine.columns
     if not machine.exact and longest is not None:
         columns, most = _narrower(columns, groups, first, longest, machine, stays)
     if longest is not None and longest * columns <= most:
