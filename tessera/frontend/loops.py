@@ -103,18 +103,17 @@ def _instead_of(fe: FrontEnd, node: ast.expr) -> str:
 
 
 def _static_range(bound: Sequence[object]) -> list[constexpr]:
-    values = [unwrap(x) for x in bound]
-    for what, x in zip(("start", "end", "step"), values, strict=True):
-        if not isinstance(x, int) and not (x is None and what != "start"):
+    start, end, step = (unwrap(x) for x in bound)
+    if end is None:
+        start, end = 0, start
+    for what, x in (("start", start), ("end", end), ("step", step)):
+        if not isinstance(x, int) and not (x is None and what == "step"):
             raise NotConstexpr(
                 what=f"the {what} of tl.static_range", got=type_text(x),
                 help="`range` counts to run-time bounds; annotate a parameter `: tl.constexpr` to unroll",
             )  # fmt: skip
-    start, end, step = values
     if step == 0:
         raise TypeMismatch(NO_STEP, help=STEPS)
-    if end is None:
-        start, end = 0, start
     return [constexpr(i) for i in range(start, end, 1 if step is None else step)]
 
 

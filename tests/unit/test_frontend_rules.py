@@ -442,6 +442,18 @@ row(
     41,
     1,
 )
+row(
+    "B7",
+    "x = tl.zeros([SEVEN > 0, 4], tl.int8)\nput(x.shape[0], tl.arange(SEVEN > 9, 4).numel)",
+    1,
+    4,
+)
+row(
+    "B7",
+    "put(tl.arange(0, SEVEN > 0).numel, tl.reshape(tl.arange(0, 2), (True, 2)).shape[0])",
+    1,
+    1,
+)
 row("B7", "x = tl.arange(0, 4)\nput(x[:, :].shape[0], len(x[None, :, :].shape))", 4, 2)
 row("B7", "put(f'{SEVEN:>4}' == '7', f'{1.5:.3f}' == '1.5')", 1, 1)
 row("B7", "put(f'{SEVEN}-{1 + 1}' == '7-2', f'{tl.int32}' == 'int32')", 1, 1)

@@ -90,7 +90,7 @@ def arange_impl(fe: FrontEnd, start: object, end: object) -> tensor:
     bounds: list[int] = []
     for x in (start, end):
         value = x.value if isinstance(x, constexpr) else x
-        if isinstance(value, bool) or not isinstance(value, int):
+        if not isinstance(value, int):
             raise NotConstexpr(
                 f"arange's arguments must be of type tl.constexpr, got {describe(x)}",
                 help=None
@@ -101,7 +101,7 @@ def arange_impl(fe: FrontEnd, start: object, end: object) -> tensor:
             raise InvalidArgument(
                 "arange must fit in int32", help="add a larger offset afterwards, as int64"
             )
-        bounds.append(value)
+        bounds.append(int(value))
     low, high = bounds
     if high <= low:
         raise InvalidArgument(

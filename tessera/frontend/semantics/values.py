@@ -146,12 +146,12 @@ def static_shape(fe: FrontEnd, shape: object) -> tuple[int, ...]:
     dims: list[int] = []
     for i, s in enumerate(sequence(shape)):
         value = s.value if isinstance(s, constexpr) else s
-        if not isinstance(value, int) or isinstance(value, bool):
+        if not isinstance(value, int):
             raise NotConstexpr(
                 f"Shape element {i} must have type `constexpr[int]`, got {describe(value)}",
                 help="extents are ints: divide with `//`" if isinstance(value, float) else None,
             )
-        dims.append(value)
+        dims.append(int(value))  # a condition is 0 or 1
     check_shape(fe, dims)
     return tuple(dims)
 
