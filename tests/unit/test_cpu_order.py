@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.backends.cpu import fusion
 from tests.unit.cpu_kit import agree, floats, native
 
 
@@ -138,3 +141,26 @@ def atomic_kernel(x, index, out, n, B: tl.constexpr):
 def test_atomics_see_the_order_of_elements():
     index = np.random.default_rng(1).integers(0, 8, 100).astype(np.int32)
     agree(atomic_kernel, (2,), floats(8), index, np.zeros(100, np.float32), 100, B=64)
+
+
+@tessera.jit
+def cheap_kernel(x, y, N: tl.constexpr):
+    at = tl.arange(0, N)
+    for k in tl.static_range(8):
+        tl.store(y + k * N + at, tl.load(x + at) + 1.0)
+
+
+def test_what_no_loop_keeps_is_not_looked_for_in_later_ones(monkeypatch: pytest.MonkeyPatch):
+    """Constants and indices have as many users as a kernel has loops: to go through all of them for each loop takes
+    time that grows with the square."""
+    asked: list[Any] = []
+    needed_after = fusion.needed_after
+
+    def counted(*args: Any) -> bool:
+        if len(args) == 4:  # with what is known of a loop's values
+            asked.append(args[1])
+        return needed_after(*args)
+
+    monkeypatch.setattr(fusion, "needed_after", counted)
+    agree(cheap_kernel, (1,), floats(64), floats(8, 64), N=64)
+    assert not asked

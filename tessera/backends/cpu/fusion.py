@@ -241,8 +241,14 @@ def _memoise(
     """Make buffers for those candidates that later loops need. From users to operands: a value that only memoised
     values are computed from is not needed again."""
     position, later = position_of(lo, sink), dict.fromkeys(buffered, False)
+    asked: set[Value] = (
+        set()
+    )  # candidates and what is computed from them: constants may have thousands of users
+    for v in order:
+        if v in candidates or (v.op is not None and not asked.isdisjoint(v.op.operands)):
+            asked.add(v)
     for v in reversed(order):
-        if v in later:
+        if v in later or v not in asked:
             continue
         later[v] = needed_after(lo, v, position, later)
         if not later[v] or v not in candidates or v in lo.buffers:
