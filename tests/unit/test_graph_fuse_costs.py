@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tessera.backends.compiler import GPUTarget
 from tessera.dtypes import bfloat16, float32, int64
 from tessera.graph.calls.executable import machine_of
 from tessera.graph.index import IndexMap, dim
@@ -157,6 +158,40 @@ def test_a_product_is_stored_in_its_half_type():
     plan = Planner(function_of(module), machine_of(HOPPER)).run()
     written = [v.type.elem for step in plan.steps for v in step.writes]
     assert len(plan.steps) == 2 and written == [bfloat16, float32]
+
+
+def gated(g: GraphBuilder) -> Any:
+    """Two products of halves with biases, one times the activation of the other one; something else is larger."""
+    half = lambda *shape: TensorType(shape, bfloat16)
+    x = g.input("x", half(512, 256))
+    wide = g.extern("aten.mm.default", [x], [Place(0)], [half(4096, 4096)])[0]
+    most = g.loop([4096], lambda i: g.reduce("max", [4096], lambda r: g.load(wide, i, r)))
+    sides: list[Value] = []
+    for k in range(2):
+        w, b = g.input(f"w{k}", half(256, 1024)), g.input(f"b{k}", half(1024))
+        p = g.matmul(x, w, float32, float32)
+
+        def with_bias(i: Value, j: Value, p: Value = p, b: Value = b) -> Value:
+            return g.cast(g.add(g.load(p, i, j), g.cast(g.load(b, j), float32)), bfloat16)
+
+        sides.append(g.loop([512, 1024], with_bias))
+
+    def both(i: Value, j: Value) -> Value:
+        a, b = (g.cast(g.load(v, i, j), float32) for v in sides)
+        return g.cast(g.mul(g.unary("tanh", a), b), bfloat16)
+
+    return most, g.loop([512, 1024], both)
+
+
+def test_of_two_products_none_is_stored_in_fp32():
+    """One kernel stores what is made of both products; the other one ends in its own bias, and its half type."""
+    g = GraphBuilder("graph")
+    g.output(*gated(g))
+    plan = Planner(
+        function_of(optimize(g.finish())), machine_of(GPUTarget("cpu", "native", 1))
+    ).run()
+    assert len(plan.steps) == 4
+    assert {v.type.elem for step in plan.steps for v in step.writes} == {bfloat16}
 
 
 HALF = IndexMap(6, [dim(0), dim(1), dim(2) // 2 + dim(4), dim(3) // 2 + dim(5)])

@@ -51,7 +51,8 @@ class Machine:
     `convolutions` and `inference`: how many times as long its kernels take then, by kind, in training and else
     (layouts.py); `biases_apart`: whether it adds their biases by kernels of their own (biases.py); `few_rows`: up to
     so many rows large fp32 products of the library take less time without their bias even where a loop is launched to
-    add it; `load`: scalar ops in whose time an element is loaded that a cache holds."""
+    add it; `load`: scalar ops in whose time an element is loaded that a cache holds; `nests`: whether a kernel is a
+    nest of loops, in which what depends on some indices alone runs no more often than these change."""
 
     bandwidth: float
     launch: float
@@ -69,6 +70,7 @@ class Machine:
     biases_apart: bool = False
     few_rows: int = 0
     load: int = 1
+    nests: bool = False
 
 
 # One for all GPUs, so that a graph is the same on each. A launch is that of a kernel among others, with what its start
@@ -85,7 +87,7 @@ GPU = Machine(
 EVENLY = {"plain": 0.9, "narrowing": 0.9, "grouped": 0.9}
 CPU = Machine(
     bandwidth=3e10, launch=2e-6, rate=2e10, lanes=16, cache=1 << 20, gather=5e-10,
-    channels_last=("fp32", "bf16"), convolutions=EVENLY, inference=EVENLY,
+    channels_last=("fp32", "bf16"), convolutions=EVENLY, inference=EVENLY, nests=True,
 )  # fmt: skip
 
 
@@ -139,6 +141,18 @@ def weight_of(block: Block, size: SizeOf, load: int = 1) -> int:
         total += load if varies else weight(op)
         if op.regions:
             total += extent(op, size) * sum(weight_of(b, size, load) for b in op.regions)
+    return total
+
+
+def weight_of_element(loop: LoopOp, size: SizeOf) -> float:
+    """The scalar ops for an element of a pointwise loop. What depends on some of its indices only, as the place that a
+    row is gathered from, is computed once for all of the others."""
+    total, extents = 0.0, dict(zip(loop.body.args, map(size, loop.extents), strict=True))
+    indices = {a: frozenset([a]) for a in extents}
+    for op in loop.body:
+        found = frozenset[Value]().union(*(indices.get(v, ()) for v in op.operands))
+        indices |= dict.fromkeys(op.results, found)
+        total += weight(op) / prod(n for a, n in extents.items() if a not in found)
     return total
 
 

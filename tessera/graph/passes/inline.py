@@ -143,10 +143,12 @@ def _pays(
         return False
     if any(isinstance(op, LoopOp) and not cost.is_fusable(op) for op in readers):
         return False
-    if cost.ends_product(loop, size) and not all(_ends_as_well(op, loop, size) for op in readers):
+    if cost.ends_product(loop, size) and not all(
+        _ends_as_well(op, loop, machine, size) for op in readers
+    ):
         return False
     if not once and not (
-        (pointwise and _is_free(loop, size))
+        (pointwise and _is_free(loop, sum(runs), machine, size))
         or (shared and _is_cheaper(loop, readers, sum(runs), machine, size))
     ):
         return False
@@ -156,12 +158,13 @@ def _pays(
     return apply("graph-inline-loops", loop)
 
 
-def _ends_as_well(reader: Op, loop: LoopOp, size: SizeOf) -> bool:
-    """Whether a product's kernel can store what a reader of `loop` makes of it, in no more bytes."""
+def _ends_as_well(reader: Op, loop: LoopOp, machine: Machine, size: SizeOf) -> bool:
+    """Whether a product's kernel can store what a reader of `loop` makes of it, in no more bytes: one product's, as
+    that of another one would be stored as it is (on CPUs, as no GPU has timed it)."""
     if not isinstance(reader, LoopOp) or not cost.is_pointwise(reader.body):
         return False
     made = [sum(cost.bytes_of(r.type, size) for r in op.results) for op in (reader, loop)]
-    return made[0] <= made[1]
+    return made[0] <= made[1] and not (machine.nests and cost.ends_product(reader, size))
 
 
 def _steps(block: Block, loop: LoopOp, readers: Sequence[Op]) -> list[list[Op]]:
@@ -206,9 +209,14 @@ def _inputs(reader: Op, loop: LoopOp, inputs: Sequence[Value]) -> set[Value]:
     return own | set(inputs) | set(reader.results)
 
 
-def _is_free(loop: LoopOp, size: SizeOf) -> bool:
-    """Whether a pointwise body is computed again rather than stored."""
-    return cost.weight_of(loop.body, size) <= FREE and _reads_little(loop, size, 1.125)
+def _is_free(loop: LoopOp, runs: int, machine: Machine, size: SizeOf) -> bool:
+    """Whether a pointwise body is computed again rather than stored. `runs`: how often its readers do; where a loss
+    picks an element of each row, that is hardly more often than each element is there."""
+    work: float = cost.weight_of(loop.body, size)
+    if machine.nests:
+        again = min(1.0, runs / max(1, cost.extent(loop, size)) - 1)
+        work = cost.weight_of_element(loop, size) * again
+    return work <= FREE and _reads_little(loop, size, 1.125)
 
 
 def _reads_little(loop: LoopOp, size: SizeOf, most: float = 1.0) -> bool:
