@@ -35,6 +35,23 @@ def test_diagonals_that_are_written(offset: int, dims: tuple[int, int]):
     assert externs(graphs) == set()
 
 
+@pytest.mark.parametrize("shape", [(3, -1), (5, 3), (-1,), (3, 5, 1)])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_that_are_returned_share_memory(shape: tuple[int, ...], dynamic: bool):
+    """Also where rows of another length begin in the middle of rows."""
+
+    def f(x: Any) -> Any:
+        whole = x + 1
+        view = whole.view(shape)
+        view[1:].mul_(2)
+        return whole, view, whole.reshape(3, 5).t()
+
+    x = torch.randn(5, 3)
+    compare(f, x, dynamic=dynamic, fullgraph=True)
+    out = torch.compile(f, backend="tessera", dynamic=dynamic)(x)
+    assert len({r.untyped_storage().data_ptr() for r in out}) == 1
+
+
 def test_broadcasts_by_eager():
     x = torch.randn(5, 4)
     options = {"kernels": "none"}

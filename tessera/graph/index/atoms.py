@@ -141,3 +141,14 @@ def greatest(terms: Iterable[tuple[Monomial, int]]) -> tuple[Monomial, int]:
             powers = here
         powers = {a: min(p, here[a]) for a, p in powers.items() if a in here}
     return tuple(sorted((powers or {}).items(), key=lambda f: f[0].key)), factor
+
+
+def term_text(m: Monomial, coefficient: int, negated: bool) -> str:
+    """A monomial with its positive coefficient, behind a sign perhaps."""
+    factors = [a for a, power in m for _ in range(power)]
+    if len(factors) == 1 and coefficient == 1 and not negated:
+        return str(factors[0])
+    parts = [f"({a})" if isinstance(a, FloorDiv | Mod) else str(a) for a in factors]
+    if coefficient != 1 or not parts:
+        parts.append(str(coefficient))
+    return " * ".join(parts)

@@ -31,6 +31,7 @@ from tessera.graph.index.atoms import (
     greatest,
     order,
     quotient,
+    term_text,
     times,
 )
 
@@ -197,7 +198,7 @@ class Expr:
             text = ""
             for m, c in self.terms:
                 sign = ("-" if c < 0 else "") if not text else (" - " if c < 0 else " + ")
-                text += sign + _term(m, abs(c), sign == "-")
+                text += sign + term_text(m, abs(c), sign == "-")
             self._text = text or "0"
         return self._text
 
@@ -408,8 +409,8 @@ def _remainder(
 def _partner(
     terms: dict[Monomial, int], low: Mod, others: Monomial, c: int
 ) -> tuple[Monomial, Expr] | None:
-    """The term that is c·rhs·(lhs // rhs), perhaps modulo something, and what it makes together with `low`."""
-    quotient = low.lhs // low.rhs
+    """The term that is c·rhs·(x // rhs), perhaps modulo something, and what it makes together with `low`: x % rhs, of
+    whose x multiples of rhs may be gone. (5·i + j) // 3 and (2·i + j) % 3 are of 5·i + j."""
     for m, k in terms.items():
         for atom, power in m:
             if not isinstance(atom, FloorDiv | Mod) or power != 1:
@@ -417,11 +418,17 @@ def _partner(
             rest = tuple(f for f in m if f[0] != atom)
             if Expr({rest: k}) != Expr({others: c}) * low.rhs:
                 continue
-            if isinstance(atom, FloorDiv) and atom_expr(atom) == quotient:
-                return m, low.lhs
-            positive = low.rhs.value is not None and low.rhs.value > 0
-            if isinstance(atom, Mod) and atom.lhs == quotient and positive:
-                return m, mod(low.lhs, low.rhs * atom.rhs)
+            over = atom.lhs if isinstance(atom, Mod) else atom_expr(atom)
+            of, whole = over.atom, low.lhs
+            if over != low.lhs // low.rhs:
+                if not isinstance(of, FloorDiv) or of.rhs != low.rhs:
+                    continue
+                if (whole := of.lhs) % low.rhs != atom_expr(low):
+                    continue
+            if isinstance(atom, FloorDiv):
+                return m, whole
+            if low.rhs.value is not None and low.rhs.value > 0:
+                return m, mod(whole, low.rhs * atom.rhs)
     return None
 
 
@@ -437,13 +444,3 @@ def _value(atom: Atom, leaf: Callable[[Dim | Sym], Any]) -> Any:
     if any(isinstance(x, np.ndarray) for x in (a, b)):
         return np.minimum(a, b) if isinstance(atom, Min) else np.maximum(a, b)
     return min(a, b) if isinstance(atom, Min) else max(a, b)
-
-
-def _term(m: Monomial, coefficient: int, negated: bool) -> str:
-    factors = [a for a, power in m for _ in range(power)]
-    if len(factors) == 1 and coefficient == 1 and not negated:
-        return str(factors[0])
-    parts = [atom_expr(a).operand_text() for a in factors]
-    if coefficient != 1 or not parts:
-        parts.append(str(coefficient))
-    return " * ".join(parts)
