@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from tessera.graph.calls.executable import Arenas, Executable, compile_graph
 from tessera.graph.calls.host import NumpyHost
 from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.ir.types import TensorType
+from tessera.graph.planning import memory
+from tessera.graph.planning.memory import Buffer, Placement, place
 
 
 class Counting(NumpyHost):
@@ -124,3 +127,22 @@ def test_what_is_not_large_is_not_kept() -> None:
     arenas, host = Arenas(), NumpyHost()
     arenas.give(arenas.take(host, executable.LARGE - 1))
     assert not arenas.spare
+
+
+def test_few_pairs_of_arenas_are_placed_to_know_that_they_stay_apart(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Each tensor begins and ends at steps of its own, so that an arena of any pair would be held for longer than the
+    smaller one is: how much is alive at once says so."""
+    calls: list[int] = []
+
+    def counted(buffers: Sequence[Buffer]) -> Placement:
+        calls.append(len(buffers))
+        return place(buffers)
+
+    monkeypatch.setattr(memory, "place", counted)
+    chain = [Buffer(n, n + 10, 1024 * (n + 1)) for n in range(40)]
+    found = memory.Cut(chain, range(50), [0] * 50, [0] * 50, [0] * 50)
+    found.join_where_nothing_grows()
+    assert [p.members for p in found.parts] == [(n,) for n in range(40)]
+    assert len(calls) <= 2 * len(chain)

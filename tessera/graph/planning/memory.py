@@ -8,9 +8,10 @@ once, and holds its bytes for the whole call; `cut` makes several, which come an
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # Bytes, of offsets: vector accesses and tensor maps want no more than the first; the next is a line of a CPU's cache
 # and its longest vector, and the last what all kernels rely on.
@@ -47,21 +48,17 @@ def place(buffers: Sequence[Buffer]) -> Placement:
     the end of what lies last the arena has nothing."""
     order = sorted(range(len(buffers)), key=lambda i: (-buffers[i].size, buffers[i].first))
     offsets = [0] * len(buffers)
-    placed: list[int] = []
+    placed: list[tuple[int, int, int, int]] = []  # (start, end, first, last) by where they start
     total = 0
     for i in order:
-        b = buffers[i]
-        size = rounded(b.size)
+        first, last = buffers[i].first, buffers[i].last
+        size = rounded(buffers[i].size)
         if not size:
             continue
-        met = sorted(
-            (offsets[j], offsets[j] + rounded(buffers[j].size))
-            for j in placed
-            if buffers[j].first <= b.last and b.first <= buffers[j].last
-        )
-        offsets[i] = _best_gap(met, size, total)
-        total = max(total, offsets[i] + size)
-        placed.append(i)
+        met = [(low, high) for low, high, f, l in placed if f <= last and first <= l]
+        start = offsets[i] = _best_gap(met, size, total)
+        total = max(total, start + size)
+        insort(placed, (start, start + size, first, last))
     ends = (at + b.size for at, b in zip(offsets, buffers, strict=True))
     return Placement(tuple(offsets), max(ends, default=0))
 
@@ -110,6 +107,24 @@ class Part:
         return self.size if self.first <= group <= self.last else 0
 
 
+class Bound(NamedTuple):
+    """Parts as one: the bytes that they hold before it, summed over groups; how many groups those are; the most that
+    the one may take, and the least that it does."""
+
+    before: int
+    groups: int
+    allowed: int
+    least: int
+
+    @property
+    def most_saved(self) -> int:
+        return self.before - self.least * self.groups
+
+
+def _members(parts: Sequence[Part]) -> tuple[int, ...]:
+    return tuple(k for p in parts for k in p.members)
+
+
 class Cut:
     """Buffers in arenas. `live`: the bytes that are held while each group of steps runs; `room`: those that it may take
     besides; `gone`: those that the caller may have let go of before it."""
@@ -149,20 +164,34 @@ class Cut:
     ) -> tuple[int, Part] | None:
         """(bytes saved, summed over groups; parts as one), if no group holds more than `most` less its room, or than
         it does now. `most`: the most that may be held, and that without what is gone."""
-        members = tuple(k for p in parts for k in p.members)
+        bound = self._bound(parts, most)
+        if bound is None:
+            return None
+        whole = self._part(_members(parts))
+        if whole.size > bound.allowed:
+            return None
+        return bound.before - whole.size * bound.groups, whole
+
+    def _bound(self, parts: Sequence[Part], most: tuple[int, int] | None) -> Bound | None:
+        """What is known of parts as one before they are placed, which takes long; None where that suffices to say that
+        they stay apart, as it does for most."""
+        members = _members(parts)
         if len(members) > MOST:
             return None
-        whole = self._part(members)
-        saved = 0
-        for g in range(whole.first, whole.last + 1):
-            before = sum(p.at(g) for p in parts)
-            limit = self.live[g]
-            if most is not None:
-                limit = max(limit, min(most[0], most[1] + self.gone[g]) - self.room[g])
-            if self.live[g] - before + whole.size > limit:
-                return None
-            saved += before - whole.size
-        return saved, whole
+        groups = range(min(p.first for p in parts), max(p.last for p in parts) + 1)
+        before = [sum(p.at(g) for p in parts) for g in groups]
+        allowed = min(
+            self._limit(g, most) + n - self.live[g] for g, n in zip(groups, before, strict=True)
+        )
+        least = lower_bound([self.buffers[k] for k in members])
+        return Bound(sum(before), len(groups), allowed, least) if least <= allowed else None
+
+    def _limit(self, group: int, most: tuple[int, int] | None) -> int:
+        """The most bytes that a group may hold, but for its room."""
+        if most is None:
+            return self.live[group]
+        allowed = min(most[0], most[1] + self.gone[group]) - self.room[group]
+        return max(self.live[group], allowed)
 
     def join_where_nothing_grows(self) -> None:
         """Let two arenas be one, as long as no group holds more then, those first that save most."""
@@ -176,15 +205,27 @@ class Cut:
                 for p in self.parts
                 if p is not part and p.first <= part.last + 1 and part.first <= p.last + 1
             ]
-            found = [
-                (made[0], k, made[1])
-                for k, p in enumerate(near)
-                if (made := self._joined((part, p), None))
-            ]
-            if found:
-                _, k, whole = max(found, key=lambda x: x[0])
-                self._replace((part, near[k]), whole)
+            whole = self._best_join(part, near)
+            if whole is not None:
                 todo.insert(0, whole)
+
+    def _best_join(self, part: Part, near: Sequence[Part]) -> Part | None:
+        """Join an arena to that of those near it with which it saves most, the first of several; None if to none."""
+        bounds = [
+            (bound.most_saved, -k)
+            for k, p in enumerate(near)
+            if (bound := self._bound((part, p), None)) is not None
+        ]
+        best, joined = None, None
+        for most, k in sorted(bounds, reverse=True):
+            if best is not None and (most, k) <= best:
+                break
+            made = self._joined((part, near[-k]), None)
+            if made is not None and (best is None or (made[0], k) > best):
+                best, joined = (made[0], k), made[1]
+        if best is not None and joined is not None:
+            self._replace((part, near[-best[1]]), joined)
+        return joined
 
     def join_below_the_peak(self) -> None:
         """Let as many arenas be one as the peak allows: each one is a call of the library."""
