@@ -16,6 +16,7 @@ from tessera.graph.calls.host import NumpyHost
 from tessera.graph.ir.interp import interpret
 from tessera.graph.ir.ops import ExternOp, LoopOp
 from tessera.graph.passes import cost, optimize
+from tessera.graph.passes.alive import Uses, peak_bytes
 from tessera.graph.passes.facts import symbol_ranges
 from tessera.ir import Module, parse_module, print_module, verify
 from tessera.ir.applications import Session
@@ -29,7 +30,7 @@ def loops(module: Module) -> int:
 
 def peak(module: Module) -> int:
     body = module.functions[0].regions[0]
-    return cost.peak_bytes([[op] for op in body], body, cost.sizes(symbol_ranges(module)))
+    return peak_bytes([[op] for op in body], Uses(body, cost.sizes(symbol_ranges(module))))
 
 
 def meaning(graph: RandomGraph, module: Module) -> list[np.ndarray]:

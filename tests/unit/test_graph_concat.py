@@ -18,6 +18,7 @@ from tessera.graph.ir.interp import interpret
 from tessera.graph.ir.ops import LoopOp
 from tessera.graph.ir.types import Place, TensorType
 from tessera.graph.passes import cost, optimize
+from tessera.graph.passes.alive import Uses, peak_bytes
 from tessera.graph.passes.index_sets import split_index_sets
 from tessera.graph.planning.plan import INPUT, Interpret, Launch
 from tessera.graph.planning.planner import Planner
@@ -197,7 +198,7 @@ def test_memory_bounds_what_is_split():
         (at,) = g.extern("copy", [at], [Place(0)], [at.type])
     g.output(joined(g, [first, at], 0))
     body = g.finish().functions[0].regions[0]
-    bound = cost.peak_bytes([[op] for op in body], body, cost.sizes({}))
+    bound = peak_bytes([[op] for op in body], Uses(body, cost.sizes({})))
     assert bound == 4 * 256 * 256 * 4
     assert not split_index_sets(body, cost.CPU, cost.sizes({}), {}, 0)
     assert sum(isinstance(op, LoopOp) for op in body) == 1

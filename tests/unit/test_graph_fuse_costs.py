@@ -15,7 +15,8 @@ from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.ir.interp import function_of
 from tessera.graph.ir.ops import CombiningOp, LoopOp
 from tessera.graph.ir.types import Place, TensorType
-from tessera.graph.passes import optimize
+from tessera.graph.passes import alive, cost, facts, optimize
+from tessera.graph.passes.fuse import Fusion
 from tessera.graph.planning.plan import Launch
 from tessera.graph.planning.planner import Planner
 from tessera.ir import Module, Op, Value
@@ -260,3 +261,26 @@ def test_what_a_loop_reads_does_not_wait_for_a_call_that_takes_memory(target: st
     b = g.extern(target, [x], [Place(0)], [t])[0]
     g.output(one, sums(b))
     assert len(loops_of(g)) == (1 if target == "aten.mm.default" else 2)
+
+
+@pytest.mark.parametrize("count", [10, 20, 40])
+def test_what_loops_capture_is_found_a_few_times_for_each(
+    count: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Loops that read one tensor: each is a candidate for all others."""
+    walked: list[Op] = []
+
+    def counted(op: Op) -> list[Value]:
+        walked.append(op)
+        return facts.captured_tensors(op)
+
+    g = GraphBuilder("candidates")
+    x = g.input("x", fp32(count, 64))
+    made = [g.loop([64], lambda i, k=k: g.exp(g.load(x, k, i))) for k in range(count)]
+    g.output(*made)
+    module = g.finish()
+    monkeypatch.setattr(alive, "captured_tensors", counted)
+    body = module.functions[0].regions[0]
+    fusion = Fusion(body, cost.machine_of("cpu"), cost.sizes({}), None)
+    assert fusion.horizontal()
+    assert 0 < len(walked) <= 4 * count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tessera.graph.ir.ops import LoopOp
 from tessera.graph.passes import canonical, cost, equal, fuse, inline
+from tessera.graph.passes.alive import Uses, peak_bytes
 from tessera.graph.passes.biases import add_biases
 from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.expand_scatter import expand_scatters
@@ -32,7 +33,7 @@ def fuse_loops(module: Module) -> None:
 
 
 def _fuse(module: Module, body: Block, machine: Machine, size: SizeOf) -> None:
-    bound = cost.peak_bytes([[op] for op in body], body, size)
+    bound = peak_bytes([[op] for op in body], Uses(body, size))
     symbols = symbol_ranges(module)
     for _ in range(ROUNDS):
         changed = _tidied(module, inline.inline_producers(body, machine, size, False, bound))

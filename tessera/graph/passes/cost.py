@@ -14,29 +14,25 @@ from typing import TypeGuard
 from tessera.analysis.machines import GPUS
 from tessera.graph.emit.accesses import offset_of
 from tessera.graph.index import Dim, Expr, dim
-from tessera.graph.ir.concat import ConcatOp, placements
 from tessera.graph.ir.ops import (
     CombiningOp,
-    ExternOp,
     IndexOp,
     LoadOp,
     LoopOp,
     MatmulOp,
     ScanOp,
     SortOp,
-    ViewOp,
-    donated_arguments,
     yielded,
 )
 from tessera.graph.ir.types import TensorType
-from tessera.graph.passes.facts import SymbolRanges, captured, captured_tensors
+from tessera.graph.passes.facts import SymbolRanges, captured_tensors
 from tessera.ir import Block, Effect, Op, Value
 from tessera.ops import MATH_OPS, Atan2Op, CastOp, ConstOp, DivOp, PowOp, RemOp
 
 TYPICAL = 512  # of a symbolic size
-PRODUCTS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten.baddbmm.")
 MOST_TENSORS = 64  # that one loop reads and makes
 SizeOf = Callable[["int | Expr"], int]
+TensorsOf = Callable[[Op], Sequence[Value]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,18 +171,21 @@ def top_level(op: Op, body: Block) -> Op:
     return op
 
 
-def traffic(ops: Iterable[Op], size: SizeOf) -> int:
-    """The bytes that top-level ops read and write if each reads each of its tensors once."""
+def traffic(ops: Iterable[Op], size: SizeOf, tensors: TensorsOf = captured_tensors) -> int:
+    """The bytes that top-level ops read and write if each reads each of its tensors once. `tensors`: who knows what an
+    op captures."""
     total = 0
     for op in ops:
-        tensors = [*captured_tensors(op), *op.results]
-        total += sum(bytes_of(v.type, size) for v in tensors if isinstance(v.type, TensorType))
+        moved = [*tensors(op), *op.results]
+        total += sum(bytes_of(v.type, size) for v in moved if isinstance(v.type, TensorType))
     return total
 
 
-def traffic_between(producer: Op, consumer: Op, size: SizeOf) -> int:
+def traffic_between(
+    producer: Op, consumer: Op, size: SizeOf, tensors: TensorsOf = captured_tensors
+) -> int:
     """The bytes that two ops move less if they run as one: what both read, and what one makes for the other."""
-    mine, theirs = captured_tensors(producer), set(captured_tensors(consumer))
+    mine, theirs = tensors(producer), set(tensors(consumer))
     saved = sum(bytes_of(v.type, size) for v in mine if v in theirs)
     for r in producer.results:
         if r in theirs:
@@ -223,111 +222,6 @@ def goes_along(loop: LoopOp, order: Sequence[int]) -> bool:
     last = len(loop.extents) - 1
     inner = found[-1] if found else last
     return inner in order and (inner != last or is_pointwise(loop.body))
-
-
-def peak_bytes(
-    steps: Sequence[Sequence[Op]],
-    body: Block,
-    size: SizeOf,
-    library: bool = False,
-    merged: Sequence[LoopOp] = (),
-) -> int:
-    """The most that tensors made inside of a graph take at one time, and arguments that go when nobody reads them any
-    more. The ops of a step run as one: what only they read is never stored. Views are the memory of what they view,
-    and parts of a concatenation that are written where they lie are its memory. `library`: with what its calls take
-    while they run; `merged`: loops whose results may take the memory of what dies where they run."""
-    at = {op: k for k, step in enumerate(steps) for op in step}
-    homes = placements(body) if any(isinstance(op, ConcatOp) for op in at) else {}
-    lives: dict[Value, tuple[int, int]] = {}  # of what lies in a concatenation's memory
-    change = [0] * (len(steps) + 2)
-    for op, k in at.items() if library else ():
-        n = workspace(op, size)
-        change[k] += n
-        change[k + 1] -= n
-    if merged:
-        n = _reused(merged, body, at, size)
-        change[at[merged[0]]] -= n
-        change[at[merged[0]] + 1] += n
-    for v in donated_arguments(body):
-        n = bytes_of(v.type, size)
-        change[0] += n
-        change[_last_use(v, body, at, 0) + 1] -= n
-    for op, k in at.items():
-        if isinstance(op, ViewOp):
-            continue
-        for r in op.results:
-            if not isinstance(r.type, TensorType):
-                continue
-            home = homes[r].root if r in homes else r
-            first, end = lives.get(home, (k, k))
-            end = max(end, _last_use(r, body, at, k))
-            if home is not r:
-                lives[home] = first, end
-            elif end > first or isinstance(op, ExternOp):
-                n = bytes_of(r.type, size)
-                change[first] += n
-                change[end + 1] -= n
-    now = most = 0
-    for n in change:
-        now += n
-        most = max(most, now)
-    return most
-
-
-def workspace(op: Op, size: SizeOf) -> int:
-    """What a call of the library may take while it runs, such as what a convolution pads: about as much as it reads and
-    makes. For matrix products the library keeps its memory."""
-    if not isinstance(op, ExternOp) or op.target.startswith(PRODUCTS):
-        return 0
-    tensors = {v for v in (*op.operands, *op.results) if isinstance(v.type, TensorType)}
-    return sum(bytes_of(v.type, size) for v in tensors)
-
-
-def _reused(loops: Sequence[LoopOp], body: Block, at: Mapping[Op, int], size: SizeOf) -> int:
-    """The bytes of what dies in loops that run as one, each element where a result's is made, which takes its place."""
-    here = at[loops[0]]
-    inside = [r for loop in loops for r in loop.results]
-    if any(not is_pointwise(x.body) or x.extents != loops[0].extents for x in loops):
-        return 0
-    if not all(_goes_along(loop, r, r.type) for r in inside for loop in loops):
-        return 0
-    made = [r.type for r in inside if _last_use(r, body, at, here) > here]
-    total = 0
-    for v in dict.fromkeys(v for loop in loops for v in captured_tensors(loop)):
-        if v in inside or not isinstance(v.op, LoopOp | ExternOp):
-            continue
-        n = bytes_of(v.type, size)
-        fits = (
-            t
-            for t in made
-            if t.elem.storage_bytes == v.type.elem.storage_bytes and bytes_of(t, size) == n
-        )
-        t = next((t for t in fits if all(_goes_along(loop, v, t) for loop in loops)), None)
-        if t is not None and _last_use(v, body, at, here) == here:
-            made.remove(t)
-            total += n
-    return total
-
-
-def _goes_along(loop: LoopOp, tensor: Value, t: TensorType) -> bool:
-    """Whether each iteration of a loop reads of a tensor what lies where its own element does in one of type `t`."""
-    dims = {a: dim(k) for k, a in enumerate(loop.body.args)}
-    own = offset_of(t, list(dims.values()))
-    loads = loads_of(loop, [tensor])
-    return loads is not None and all(
-        all(v in dims for v in x.indices)
-        and offset_of(tensor.type, x.map.at([dims[v] for v in x.indices], len(dims)).results) == own
-        for x in loads
-    )
-
-
-def _last_use(v: Value, body: Block, at: Mapping[Op, int], end: int) -> int:
-    for user in v.users():
-        op = top_level(user, body)
-        end = max(end, at[op])
-        if isinstance(op, ViewOp):
-            end = max(end, _last_use(op.result, body, at, end))
-    return end
 
 
 def longest_row(block: Block, size: SizeOf) -> int:
@@ -384,10 +278,10 @@ def has_scan(block: Block) -> bool:
     return any(isinstance(op, ScanOp) for op in block.walk())
 
 
-def ends_product(loop: LoopOp, size: SizeOf) -> bool:
+def ends_product(loop: LoopOp, size: SizeOf, tensors: TensorsOf = captured_tensors) -> bool:
     """Whether a product's kernel can store what a loop makes of it in place of the product: nobody else reads that, and
     it has more bytes than the results. In one kernel with what reads the loop it would be stored, and read."""
-    products = [v for v in captured(loop) if isinstance(v.op, MatmulOp)]
+    products = [v for v in tensors(loop) if isinstance(v.op, MatmulOp)]
     if not products or not is_pointwise(loop.body):
         return False
     made = sum(bytes_of(r.type, size) for r in loop.results)

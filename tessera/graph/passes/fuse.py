@@ -16,6 +16,7 @@ from tessera.graph.ir.concat import placements
 from tessera.graph.ir.ops import LoadOp, LoopOp, yielded
 from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import cost
+from tessera.graph.passes.alive import Order, Uses, peak_bytes
 from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.facts import captured_tensors
 from tessera.graph.passes.inline import selected
@@ -110,40 +111,6 @@ def _directions(loop: LoopOp, tensor: Value) -> set[tuple[int, int]]:
     }
 
 
-class Order:
-    """Which op of a block comes before which; numbered anew when the block has changed."""
-
-    def __init__(self, block: Block):
-        self.block = block
-        self.renumber()
-
-    def renumber(self) -> None:
-        self.at = {op: k for k, op in enumerate(self.block)}
-
-    def between(self, first: Op, last: Op) -> list[Op] | None:
-        """The ops in front of `last` that depend on `first`; None if one of them feeds `last`."""
-        end = self.at[last]
-        found: set[Op] = set()
-        work = [first]
-        while work:
-            op = work.pop()
-            for user in users_of(op, self.block):
-                if user is last:
-                    if op is not first:
-                        return None
-                elif self.at[user] < end and user not in found:
-                    found.add(user)
-                    work.append(user)
-        if any(op.all_effects() for op in found):
-            return None  # their order counts
-        return sorted(found, key=self.at.__getitem__)
-
-
-def users_of(op: Op, block: Block) -> set[Op]:
-    """The ops of a block that use an op's results, themselves or inside."""
-    return {cost.top_level(user, block) for r in op.results for user in r.users()}
-
-
 # --- the merge ------------------------------------------------------------------------------------------------------
 def merge(producer: LoopOp, consumer: LoopOp, k: int) -> LoopOp:
     """One loop over the first k extents in place of two, in front of the consumer. Results of the producer that
@@ -216,7 +183,11 @@ class Fusion:
         self.block, self.machine, self.size, self.bound = block, machine, size, bound
         # The bound, with what calls of the library take while they run.
         self.beside: int | None = None
-        self.order = Order(block)
+        self.uses = Uses(block, size)
+        self.order = Order(block, self.uses)
+        self.alike: dict[
+            tuple[LoopOp, LoopOp], bool
+        ] = {}  # pairs that may be one as far as they themselves say
 
     def vertical(self, permuted: bool = False) -> bool:
         """Merge loops with those that read their results; whether any was. `permuted`: also where the reading loop gets
@@ -232,7 +203,7 @@ class Fusion:
     def _with_best_producer(self, consumer: LoopOp, permuted: bool) -> LoopOp | None:
         producers = [
             v.op
-            for v in captured_tensors(consumer)
+            for v in self.uses.tensors(consumer)
             if v.op is not None and v.op.parent is self.block
         ]
         candidates = [p for p in dict.fromkeys(producers) if cost.is_fusable(p)]
@@ -246,7 +217,7 @@ class Fusion:
                 continue
             if is_too_long(producer, consumer, self.size):
                 continue
-            if cost.ends_product(producer, self.size):
+            if cost.ends_product(producer, self.size, self.uses.tensors):
                 continue
             after = self._movable(producer, consumer)
             if after is None:
@@ -260,6 +231,7 @@ class Fusion:
     def _with_order(self, consumer: LoopOp, order: Sequence[int]) -> LoopOp:
         """The consumer with these indices outermost."""
         rest = [k for k in range(len(consumer.extents)) if k not in order]
+        self.uses.forget([consumer])
         new = permute(consumer, [*order, *rest])
         self.order.at[new] = self.order.at[consumer]
         return new
@@ -289,8 +261,8 @@ class Fusion:
         held for it than without."""
         if self.bound is not None:
             steps = [[op] for op in self.block]
-            self.bound = min(self.bound, cost.peak_bytes(steps, self.block, self.size))
-            self.beside = cost.peak_bytes(steps, self.block, self.size, library=True)
+            self.bound = min(self.bound, peak_bytes(steps, self.uses))
+            self.beside = peak_bytes(steps, self.uses, library=True)
         changed = False
         groups: dict[object, list[LoopOp]] = {}
         for op in self.block:
@@ -308,21 +280,27 @@ class Fusion:
 
     def _pairs(self, group: Sequence[LoopOp]) -> Iterator[tuple[LoopOp, LoopOp, list[Op]]]:
         for n, last in enumerate(group):
-            inputs = set(captured_tensors(last))
             for first in reversed(group[:n]):
-                common = inputs.intersection(captured_tensors(first))
-                alike = any(reads_alike(first, last, v) for v in common)
-                if not (alike or self._is_small(first, last)) or not self._fits(first, last):
+                pair = first, last
+                if pair not in self.alike:
+                    self.alike[pair] = self._is_alike(first, last)
+                if not self.alike[pair] or last in self.order.users_of(first):
                     continue
-                if last in users_of(first, self.block):
-                    continue
-                if any(cost.ends_product(x, self.size) for x in (first, last)):
+                if any(cost.ends_product(x, self.size, self.uses.tensors) for x in pair):
                     continue
                 after = self._movable(first, last)
                 if after is not None and apply("graph-fuse-equal", last):
                     yield first, last, after
 
+    def _is_alike(self, first: LoopOp, last: LoopOp) -> bool:
+        """Whether two loops read a tensor in the same way, or move little, and fit into one kernel. Merges of others
+        give them other values that are as large and read in the same way, so that it stays true."""
+        common = set(self.uses.tensors(last)).intersection(self.uses.tensors(first))
+        alike = any(reads_alike(first, last, v) for v in common)
+        return (alike or self._is_small(first, last)) and self._fits(first, last)
+
     def _merge(self, producer: LoopOp, consumer: LoopOp, k: int, after: list[Op]) -> LoopOp:
+        self.uses.forget((producer, consumer))
         new = merge(producer, consumer, k)
         at = new.next
         assert at is not None
@@ -333,16 +311,16 @@ class Fusion:
 
     def _is_small(self, a: LoopOp, b: LoopOp) -> bool:
         """Whether both move so few bytes that a launch takes longer."""
-        moved = cost.traffic((a, b), self.size)
+        moved = cost.traffic((a, b), self.size, self.uses.tensors)
         return moved / self.machine.bandwidth < self.machine.launch
 
     def _saved(self, producer: LoopOp) -> int:
-        return sum(cost.bytes_of(r.type, self.size) for r in producer.results)
+        return sum(map(self.uses.bytes, producer.results))
 
     def _fits(self, a: LoopOp, b: LoopOp) -> bool:
         """Whether both run on one device, and the merged loop has not too many tensors."""
         same = a.results[0].type.device == b.results[0].type.device
-        tensors = {*captured_tensors(a), *captured_tensors(b), *a.results, *b.results}
+        tensors = {*self.uses.tensors(a), *self.uses.tensors(b), *a.results, *b.results}
         return same and len(tensors) <= cost.MOST_TENSORS
 
     def _is_faster(self, a: LoopOp, b: LoopOp, order: Sequence[int]) -> bool:
@@ -350,8 +328,8 @@ class Fusion:
         a launch and the bytes between the two take."""
         rate, bandwidth = self.machine.rate, self.machine.bandwidth
         repeated = again(a, b, len(order), self.machine, self.size) / rate
-        before = cost.traffic((a, b), self.size)
-        after = before - cost.traffic_between(a, b, self.size)
+        before = cost.traffic((a, b), self.size, self.uses.tensors)
+        after = before - cost.traffic_between(a, b, self.size, self.uses.tensors)
         if len(order) == len(a.extents) == len(b.extents):
             saved = (before - after) / bandwidth + self.machine.launch
             return repeated <= saved and not self._would_split(a, b)
@@ -392,9 +370,9 @@ class Fusion:
                 steps += [[first, last], *([x] for x in after)]
             elif op not in moved:
                 steps.append([op])
-        if cost.peak_bytes(steps, self.block, self.size, merged=(first, last)) > self.bound:
+        if peak_bytes(steps, self.uses, merged=(first, last)) > self.bound:
             return None
         if self.beside is not None:
-            most = cost.peak_bytes(steps, self.block, self.size, True, merged=(first, last))
+            most = peak_bytes(steps, self.uses, True, merged=(first, last))
             return after if most <= self.beside else None
         return after

@@ -19,6 +19,7 @@ from tessera.graph.ir.concat import ConcatOp, is_aligned, may_lie_inside
 from tessera.graph.ir.ops import IndexOp, LoadOp, LoopOp, ViewOp, yielded
 from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import cost
+from tessera.graph.passes.alive import Uses, peak_bytes
 from tessera.graph.passes.boxes import Box, Conditions
 from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.facts import Leaves, SymbolRanges, shared_ranges
@@ -313,7 +314,7 @@ def _split(loop: LoopOp, body: Block, sets: IndexSets, bound: int) -> bool:
     uses = [(r, list(r.uses)) for r in loop.results]
     for old, new in zip(loop.results, made, strict=True):
         old.replace_all_uses(new)
-    if cost.peak_bytes([[op] for op in body], body, sets.size) <= bound and apply(
+    if peak_bytes([[op] for op in body], Uses(body, sets.size)) <= bound and apply(
         "graph-split-index-sets", loop
     ):
         loop.erase()

@@ -12,8 +12,9 @@ from tessera.graph.index import Dim, Expr, IndexMap
 from tessera.graph.ir.ops import CheckedOp, IndexOp, LoadOp, LoopOp, yielded
 from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import cost
+from tessera.graph.passes.alive import Uses, peak_bytes
 from tessera.graph.passes.cost import Machine, SizeOf
-from tessera.graph.passes.facts import captured_tensors, extent_of
+from tessera.graph.passes.facts import extent_of
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ir.applications import apply
 from tessera.ops import AndOp, ConstOp, SelectOp
@@ -113,9 +114,10 @@ def inline_producers(
 ) -> bool:
     """Inline loops of a block into those behind them where that pays; whether any was. `shared`: also those that
     several ops read and that then are computed by each. `bound`: the most bytes that tensors may take at a time."""
-    changed = False
+    changed, uses = False, Uses(block, size)
     for op in block:
-        if cost.is_fusable(op) and _pays(op, block, machine, size, shared, bound):
+        if cost.is_fusable(op) and _pays(op, uses, machine, shared, bound):
+            uses.forget([op])
             found = [(user, at) for at, r in enumerate(op.results) for user in r.users()]
             for user, position in found:
                 assert isinstance(user, LoadOp)
@@ -125,9 +127,8 @@ def inline_producers(
     return changed
 
 
-def _pays(
-    loop: LoopOp, block: Block, machine: Machine, size: SizeOf, shared: bool, bound: int | None
-) -> bool:
+def _pays(loop: LoopOp, uses: Uses, machine: Machine, shared: bool, bound: int | None) -> bool:
+    block, size = uses.body, uses.size
     loads = _reading_loads(loop)
     if not loads:
         return False
@@ -138,22 +139,21 @@ def _pays(
     pointwise = cost.is_pointwise(loop.body)
     if not pointwise and not (once and all(_is_in_loops(x, block) for x in loads)):
         return False
-    inputs = captured_tensors(loop)
-    if any(len(_inputs(op, loop, inputs)) > cost.MOST_TENSORS for op in readers):
+    if any(len(_inputs(op, loop, uses)) > cost.MOST_TENSORS for op in readers):
         return False
     if any(isinstance(op, LoopOp) and not cost.is_fusable(op) for op in readers):
         return False
-    if cost.ends_product(loop, size) and not all(
+    if cost.ends_product(loop, size, uses.tensors) and not all(
         _ends_as_well(op, loop, machine, size) for op in readers
     ):
         return False
     if not once and not (
-        (pointwise and _is_free(loop, sum(runs), machine, size))
-        or (shared and _is_cheaper(loop, readers, sum(runs), machine, size))
+        (pointwise and _is_free(loop, sum(runs), machine, uses))
+        or (shared and _is_cheaper(loop, readers, sum(runs), machine, uses))
     ):
         return False
-    if bound is not None and not _reads_little(loop, size):
-        if cost.peak_bytes(_steps(block, loop, readers), block, size) > bound:
+    if bound is not None and not _reads_little(loop, uses):
+        if peak_bytes(_steps(block, loop, readers), uses) > bound:
             return False
     return apply("graph-inline-loops", loop)
 
@@ -203,39 +203,37 @@ def _runs(load: LoadOp, block: Block, size: SizeOf) -> int:
     return cost.evaluations(load, cost.top_level(load, block), size)
 
 
-def _inputs(reader: Op, loop: LoopOp, inputs: Sequence[Value]) -> set[Value]:
+def _inputs(reader: Op, loop: LoopOp, uses: Uses) -> set[Value]:
     """The tensors of a reader that has a producer of these inputs inlined, results and all."""
-    own = {v for v in captured_tensors(reader) if v.op is not loop}
-    return own | set(inputs) | set(reader.results)
+    own = {v for v in uses.tensors(reader) if v.op is not loop}
+    return own | set(uses.tensors(loop)) | set(reader.results)
 
 
-def _is_free(loop: LoopOp, runs: int, machine: Machine, size: SizeOf) -> bool:
+def _is_free(loop: LoopOp, runs: int, machine: Machine, uses: Uses) -> bool:
     """Whether a pointwise body is computed again rather than stored. `runs`: how often its readers do; where a loss
     picks an element of each row, that is hardly more often than each element is there."""
-    work: float = cost.weight_of(loop.body, size)
+    work: float = cost.weight_of(loop.body, uses.size)
     if machine.nests:
-        again = min(1.0, runs / max(1, cost.extent(loop, size)) - 1)
-        work = cost.weight_of_element(loop, size) * again
-    return work <= FREE and _reads_little(loop, size, 1.125)
+        again = min(1.0, runs / max(1, cost.extent(loop, uses.size)) - 1)
+        work = cost.weight_of_element(loop, uses.size) * again
+    return work <= FREE and _reads_little(loop, uses, 1.125)
 
 
-def _reads_little(loop: LoopOp, size: SizeOf, most: float = 1.0) -> bool:
+def _reads_little(loop: LoopOp, uses: Uses, most: float = 1.0) -> bool:
     """Whether the tensors that a body reads are at most `most` times those that it makes."""
-    read = sum(cost.bytes_of(v.type, size) for v in captured_tensors(loop))
-    return read <= most * sum(cost.bytes_of(r.type, size) for r in loop.results)
+    return sum(map(uses.bytes, uses.tensors(loop))) <= most * sum(map(uses.bytes, loop.results))
 
 
 def _is_cheaper(
-    loop: LoopOp, readers: Sequence[Op], runs: int, machine: Machine, size: SizeOf
+    loop: LoopOp, readers: Sequence[Op], runs: int, machine: Machine, uses: Uses
 ) -> bool:
     """Whether computing it in each reader takes less time than storing it once."""
-    made = sum(cost.bytes_of(r.type, size) for r in loop.results)
-    inputs = captured_tensors(loop)
-    read = sum(cost.bytes_of(v.type, size) for v in inputs)
-    before = made + read + made * len(readers)
+    made, inputs = sum(map(uses.bytes, loop.results)), uses.tensors(loop)
+    before = made + sum(map(uses.bytes, inputs)) + made * len(readers)
     after = 0
     for op in readers:
-        known = set(captured_tensors(op))
-        after += sum(cost.bytes_of(v.type, size) for v in inputs if v not in known)
-    work = cost.weight_of(loop.body, size, machine.load) * (runs - cost.extent(loop, size))
+        known = set(uses.tensors(op))
+        after += sum(uses.bytes(v) for v in inputs if v not in known)
+    again = runs - cost.extent(loop, uses.size)
+    work = cost.weight_of(loop.body, uses.size, machine.load) * again
     return (after - before) / machine.bandwidth + work / machine.rate < machine.launch

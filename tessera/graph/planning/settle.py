@@ -13,7 +13,7 @@ from math import inf
 
 from tessera.graph.index import Sym
 from tessera.graph.ir.types import TensorType, product
-from tessera.graph.passes import cost
+from tessera.graph.passes import alive
 from tessera.graph.planning.breaks import Lease, choose, least_of
 from tessera.graph.planning.memory import Buffer, cut, rounded
 from tessera.graph.planning.order import COLLECTIVES, order_steps
@@ -316,7 +316,7 @@ def let_go(plan: Plan) -> list[Allocation]:
 
 def workspace(step: Step, sizes: Mapping[Sym, int]) -> int:
     """What a call of the library may take while it runs."""
-    return cost.workspace(step.op, lambda n: number(n, sizes)) if isinstance(step, Extern) else 0
+    return alive.workspace(step.op, lambda n: number(n, sizes)) if isinstance(step, Extern) else 0
 
 
 def _is_tensor(v: Value) -> bool:
