@@ -55,7 +55,7 @@ def overlapping(loop: ops.ForOp, rings: set[Op]) -> tuple[list[ops.WgmmaOp], lis
 def shiftable(loop: ops.ForOp, rings: set[Op]) -> list[Shifted]:
     """Return the MMAs of a loop that may be shifted by one iteration. `rings`: allocations that become rings; operands
     in other shared memory must not change in the loop. Nothing is shifted if results and operands of MMAs take more
-    than CHAINED_REG32 registers of a thread."""
+    than CHAINED_REG32 registers of a thread, or beside several MMAs that depend on no other one."""
     step = constant_of(loop.step)
     if step is None or step <= 0 or not is_enabled("mma-chains"):
         return []
@@ -71,7 +71,8 @@ def shiftable(loop: ops.ForOp, rings: set[Op]) -> list[Shifted]:
         ):
             found.append(Shifted(op, number))
     held = [*[op.result for op in mmas], *[d.mma.a for d in found]]
-    return found if found and sum(reg32_of(v.type) for v in held) <= CHAINED_REG32 else []
+    several = len(_sources(loop, found)) > 1  # which fill each other's waits
+    return [] if several or sum(reg32_of(v.type) for v in held) > CHAINED_REG32 else found
 
 
 def _sum_number(loop: ops.ForOp, op: ops.WgmmaOp) -> int | None:
@@ -164,7 +165,7 @@ def schedule_late(
     positions: dict[Op, int] = {}
     loop.main_stage = main
     place = 0
-    source = _last_source(loop, shifted)
+    source = _sources(loop, shifted)[-1]
     for op in loop.body:
         if stage_of(op, loop) < main:
             continue
@@ -213,14 +214,13 @@ def _worth_ping_pong(loop: ops.ForOp, least: int) -> bool:
     return even and sum(reg32_of(op.result.type) for op in mmas) >= least
 
 
-def _last_source(loop: ops.ForOp, shifted: Sequence[Shifted]) -> Op:
-    """Return the last MMA that depends on no other MMA of its iteration."""
+def _sources(loop: ops.ForOp, shifted: Sequence[Shifted]) -> list[ops.WgmmaOp]:
+    """Return the MMAs that depend on no other MMA of their iteration."""
     moved = {d.mma for d in shifted}
-    found = [
+    return [
         op
         for op in loop.body
         if isinstance(op, ops.WgmmaOp)
         and op not in moved
         and not any(_source_mmas(v, loop) for v in op.operands)
     ]
-    return found[-1]
