@@ -1,6 +1,7 @@
 """Random programs of torch, as text: views, writes through them, types that meet, scatters, joins and reductions.
 
-A line that eager refuses is left out while a program is drawn, which runs it. Numbers are small multiples of a quarter,
+A line that eager refuses is left out while a program is drawn, which runs it on the CPU: there a place that does not
+exist is an error, and on a GPU the end of the process. Numbers are small multiples of a quarter,
 so that most results are exact; what is rounded (`rough`, by storage) is compared with nothing, and not made whole.
 """
 
@@ -62,10 +63,10 @@ def laid_out(random: Random, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def copied(x: torch.Tensor) -> torch.Tensor:
+def copied(x: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
     """A copy with its strides, and with what else is in the storage of a slice."""
     span = x.untyped_storage().nbytes() // x.element_size()
-    base = x.detach().as_strided((span,), (1,), 0).clone()
+    base = x.detach().as_strided((span,), (1,), 0).to(device, copy=True)
     return base.as_strided(x.shape, x.stride(), x.storage_offset()).requires_grad_(x.requires_grad)
 
 
@@ -319,7 +320,8 @@ class RandomProgram:
 
     def _places(self, count: int, extent: int) -> str:
         """Places along a dimension, some of them negative, some twice."""
-        return f"torch.tensor({[self.random.randrange(-extent, extent) for _ in range(count)]})"
+        places = [self.random.randrange(-extent, extent) for _ in range(count)]
+        return f"torch.tensor({places}, device=x0.device)"
 
     def gathered(self) -> tuple[str, bool]:
         a = self.pick(lambda x: x.dim() > 0 and x.numel() > 0)

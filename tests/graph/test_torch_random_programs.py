@@ -27,16 +27,26 @@ def sharing(values: Sequence[Any]) -> set[tuple[int, int]]:
     return {(i, j) for j, q in enumerate(places) for i, p in enumerate(places[:j]) if p == q}
 
 
+def drawn(*given: int, **kinds: bool) -> RandomProgram:
+    with torch.device("cpu"):
+        return RandomProgram(*given, **kinds)
+
+
 def check(program: RandomProgram, dynamic: bool) -> None:
     function = program.function()
     torch._dynamo.reset()
     compiled = torch.compile(
         function, backend="tessera", dynamic=dynamic, options={"numerics": "eager"}
     )
-    pairs = []
+    device, pairs = torch.empty(0).device, []
     for call in (function, compiled):
-        given = [copied(x) for x in program.args]
-        out, grads = gradients(call, given, {}) if program.gradients else (call(*given), [])
+        given = [copied(x, device) for x in program.args]
+        try:
+            out, grads = gradients(call, given, {}) if program.gradients else (call(*given), [])
+        except NotImplementedError as error:
+            if call is function:
+                pytest.skip(f"this device has no such kernel: {error}")
+            raise
         shared = sharing([*given, *out])
         pairs.append(((detached(out), grads, detached(given)), shared))
     (wanted, together), (found, ours) = pairs
@@ -47,10 +57,10 @@ def check(program: RandomProgram, dynamic: bool) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_forward(seed: int):
     """Infinities, NaN and the ends of integers among the numbers; sizes are symbols in every second."""
-    check(RandomProgram(seed, 14, special=True), dynamic=seed % 2 == 1)
+    check(drawn(seed, 14, special=True), dynamic=seed % 2 == 1)
 
 
 @pytest.mark.parametrize("seed", [0, 2, 3, 4, 6, 7])
 def test_backward(seed: int):
     """Of programs that eager can take the gradients of, in spite of what they write."""
-    check(RandomProgram(seed, 10, gradients=True), dynamic=False)
+    check(drawn(seed, 10, gradients=True), dynamic=False)
