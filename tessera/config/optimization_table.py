@@ -238,7 +238,7 @@ GPU = (
         "mma-across-iterations", "gpu", "lets MMAs that only add up run on into the next iteration", "only the next MMA reads a sum; operands come through rings", "passes/gpu_loops/chains.py `accumulating`", DOTS, unit="loop", takes_room=True,
     ),
     _row(
-        "mma-chains", "gpu", "shifts the last MMA of a chain by one iteration, beside the work on the first one's result", "only one MMA depends on no other, only the next MMA reads the sum; its buffers live one iteration longer", "passes/gpu_loops/chains.py `shiftable`", "tests/unit/test_gpu_passes_chains.py, tests/unit/test_chained_roles.py", unit="loop", takes_room=True,
+        "mma-chains", "gpu", "shifts the last MMA of a chain by one iteration, beside the work on the first one's result", "only the next MMA reads the sum; where other warps load, one MMA alone depends on no other; its buffers live one iteration longer", "passes/gpu_loops/chains.py `shiftable`", "tests/unit/test_gpu_passes_chains.py, tests/unit/test_chained_roles.py", unit="loop", takes_room=True,
     ),
     _row(
         "loop-split", "gpu", "makes two loops of one whose branch flips once", "the condition compares the index with a fixed value", "passes/gpu_mma/split_loops.py `flip_of`", "tests/unit/test_split_loops.py", unit="loop",

@@ -7,8 +7,9 @@ import pytest
 
 from tessera.errors import InterpreterError
 from tessera.interp import roles, run
-from tessera.ir import Module, TileType
+from tessera.ir import Module, Op, TileType, parse_module
 from tessera.ops import ForOp, LocalAllocOp, WgmmaOp, WgmmaWaitOp
+from tessera.passes.gpu_loops.chains import shiftable
 from tests.unit.gpu_modules import attention
 from tests.unit.gpu_passes_kit import compiled, ops
 from tests.unit.watched_kit import watched
@@ -121,3 +122,41 @@ def test_the_next_operand_is_made_when_the_last_one_is_free() -> None:
     (cast,) = [op for op in body if op.opcode == "cast"]
     wait = [op for op in body if isinstance(op, WgmmaWaitOp)][-1]
     assert body.index(wait) < body.index(cast)
+
+
+TWO_FIRST = """
+#0 = ll<[64,64] register=[[0,1],[8,0],[0,8],[0,16],[0,32]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[[16,0],[32,0]]>
+#1 = ll<[64,64] register=[[0,1],[0,2],[0,4],[16,0],[32,0]] lane=[[0,8],[0,16],[0,32],[1,0],[2,0]] warp=[[4,0],[8,0]]>
+#2 = ll<[64,64] offset=[[0,1],[0,2],[0,4],[0,8],[0,16],[0,32],[1,8],[2,16],[4,32],[8,0],[16,0],[32,0]]>
+module {num_warps=4, num_stages=4} {
+  func {name='two_first'} (%at: tile<64x64x*fp16, #1>, %q: shared<64x64xfp16, #2>, %n: i32) {
+    %first: i32 = const {value=0}
+    %step: i32 = const {value=64}
+    %zero: tile<64x64xfp32, #0> = const {value=float('0x0.0p+0')}
+    %sum: tile<64x64xfp32, #0> = for %first, %n, %step, [%zero] (%i: i32, %acc: tile<64x64xfp32, #0>) {
+      %x: tile<64x64xfp16, #1> = load %at, _, _
+      %s: shared<64x64xfp16, #2> = local_alloc %x
+      %y: tile<64x64xfp32, #0> = wgmma %q, %s, %zero {instruction='wgmma.m64k16.f32.f16.f16', warpgroups=[1, 1]}
+      %other: tile<64x64xfp32, #0> = wgmma %s, %s, %zero {instruction='wgmma.m64k16.f32.f16.f16', warpgroups=[1, 1]}
+      %both: tile<64x64xfp32, #0> = add %y, %other
+      %narrow: tile<64x64xfp16, #0> = cast %both
+      %next: tile<64x64xfp32, #0> = wgmma %narrow, %s, %acc {instruction='wgmma.m64k16.f32.f16.f16', warpgroups=[1, 1]}
+      yield [%next]
+    }
+    print [%sum]
+    return []
+  }
+}
+"""
+
+
+def test_two_first_products_fill_each_others_waits_where_other_warps_load() -> None:
+    loop = loop_of(parse_module(TWO_FIRST))
+    rings: set[Op] = {op for op in loop.body if isinstance(op, LocalAllocOp)}
+    assert [d.number for d in shiftable(loop, rings)] == [0]
+    assert shiftable(loop, rings, roles=True) == []
+    (other,) = [op for op in loop.body if isinstance(op, WgmmaOp) and op.a is op.b]
+    first = next(op for op in loop.body if isinstance(op, WgmmaOp))
+    other.result.replace_all_uses(first.result)
+    other.erase()
+    assert [d.number for d in shiftable(loop, rings, roles=True)] == [0]

@@ -40,10 +40,12 @@ class Shifted:
     number: int
 
 
-def overlapping(loop: ops.ForOp, rings: set[Op]) -> tuple[list[ops.WgmmaOp], list[Shifted]]:
+def overlapping(
+    loop: ops.ForOp, rings: set[Op], roles: bool = False
+) -> tuple[list[ops.WgmmaOp], list[Shifted]]:
     """Return the MMAs of a loop that may run on into the next iteration, or else those that may be shifted by one."""
     running = accumulating(loop, rings)
-    shifted = [] if running else shiftable(loop, rings)
+    shifted = [] if running else shiftable(loop, rings, roles)
     if running and not apply("mma-across-iterations", loop):
         running = []
     if shifted and not apply("mma-chains", loop):
@@ -52,10 +54,11 @@ def overlapping(loop: ops.ForOp, rings: set[Op]) -> tuple[list[ops.WgmmaOp], lis
 
 
 # --- what can be shifted ------------------------------------------------------------------------------------
-def shiftable(loop: ops.ForOp, rings: set[Op]) -> list[Shifted]:
+def shiftable(loop: ops.ForOp, rings: set[Op], roles: bool = False) -> list[Shifted]:
     """Return the MMAs of a loop that may be shifted by one iteration. `rings`: allocations that become rings; operands
     in other shared memory must not change in the loop. Nothing is shifted if results and operands of MMAs take more
-    than CHAINED_REG32 registers of a thread, or beside several MMAs that depend on no other one."""
+    than CHAINED_REG32 registers of a thread, or, where other warps load (`roles`), beside several MMAs that depend on
+    no other one."""
     step = constant_of(loop.step)
     if step is None or step <= 0 or not is_enabled("mma-chains"):
         return []
@@ -71,8 +74,8 @@ def shiftable(loop: ops.ForOp, rings: set[Op]) -> list[Shifted]:
         ):
             found.append(Shifted(op, number))
     held = [*[op.result for op in mmas], *[d.mma.a for d in found]]
-    several = len(_sources(loop, found)) > 1  # which fill each other's waits
-    return [] if several or sum(reg32_of(v.type) for v in held) > CHAINED_REG32 else found
+    filled = roles and len(_sources(loop, found)) > 1  # the waits of each, by the others
+    return [] if filled or sum(reg32_of(v.type) for v in held) > CHAINED_REG32 else found
 
 
 def _sum_number(loop: ops.ForOp, op: ops.WgmmaOp) -> int | None:

@@ -196,7 +196,7 @@ class _Plan:
 
     def _overlap(self, loop: ops.ForOp, rings: list[Ring]) -> None:
         """Write which MMAs of a loop run on, or late."""
-        running, shifted = overlapping(loop, _allocs(rings))
+        running, shifted = overlapping(loop, _allocs(rings), roles=True)
         kinds = kinds_of(loop, running, shifted)
         size = sum(r.slot_bytes for r in rings if r.first is None)
         note_choice(
@@ -233,7 +233,7 @@ class _Plan:
             return self.transposition.roles
         roles, rings = self._roles(), [r for r in self.rings if not r.outer and r.first is None]
         chains = any(
-            shiftable(loop, _allocs([r]))
+            shiftable(loop, _allocs([r]), roles=True)
             for r in rings
             if isinstance(loop := r.block.parent, ops.ForOp)
         )
