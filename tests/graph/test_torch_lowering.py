@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -202,28 +201,3 @@ def test_a_copied_view_is_no_part_of_its_argument():
     found = torch.compile(lambda x: torch.view_copy(x, (6,)), backend="tessera")(x)
     found += 1
     assert torch.equal(found, x.reshape(6) + 1)
-
-
-@pytest.mark.parametrize(
-    ("shape", "at", "strides"),
-    [((70, 24), 0, "(1, 24)"), ((3, 40, 20), 1, "(800, 1, 20)"), ((9, 5, 4), 0, "(4, 1, 20)")],
-)
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int64"])
-def test_scans_across_memory_lie_as_their_results(
-    shape: tuple[int, ...], at: int, strides: str, kind: str, tmp_path: Path
-):
-    """So that a program takes many columns, whose elements are side by side. Of whole numbers, as eager's sums of bf16
-    on GPUs are rounded in each step."""
-    x = torch.randint(-2, 3, shape).to(getattr(torch, kind))
-    for k, scan in enumerate(
-        (
-            lambda x: x.cumsum(at),
-            lambda x: x.cummax(at),
-            lambda x: (x.clamp(0, 1) * 2 - 1).flip(at).cumprod(at),
-        )
-    ):
-        graphs = compare(scan, x, options={"dump": str(tmp_path / str(k))})
-        assert not externs(graphs)
-        assert f"strides={strides}" in "".join(
-            p.read_text() for p in (tmp_path / str(k)).glob("*/graph.gph")
-        )

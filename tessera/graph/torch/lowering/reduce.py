@@ -13,7 +13,7 @@ from tessera.dtypes import dtype, float32, float64, int1, int64
 from tessera.graph.index import Expr, dim, expr
 from tessera.graph.ir.combine import Combine, arg_extremum, arg_identities, simple
 from tessera.graph.ir.scalars import Scalar, function, is_inf, where
-from tessera.graph.ir.types import CPU, TensorType, product, row_major
+from tessera.graph.ir.types import product
 from tessera.graph.torch.lowering.base import Lowering, Tensor, dims_of, rule
 from tessera.graph.torch.lowering.pointwise import accumulator_of, cast, power
 from tessera.graph.torch.lowering.view import reshaped, view
@@ -312,22 +312,10 @@ def scanned(
 
         return low.scan_values(x.shape[at], one, combine, identities)
 
-    made = low.inner_tensors(outer, row)
-    if low.g.device == CPU:
-        for t in made:
-            _lie_as(t.value, x.shape, at)
-    rows = [last_to(t, at) for t in made]
+    rows = [last_to(t, at) for t in low.inner_tensors(outer, row)]
     return low.loops(
         x.shape, lambda i: [low.load(r, i).rounded(e) for r, e in zip(rows, elems, strict=True)]
     )
-
-
-def _lie_as(v: Value, shape: Sequence[Size], at: int) -> None:
-    """Let a tensor whose last dimension is moved to `at` later on lie in memory as it does then: a scan across memory
-    takes many columns at once."""
-    steps = row_major(shape)
-    strides = [*steps[:at], *steps[at + 1 :], steps[at]]
-    v.type = TensorType(v.type.shape, v.type.elem, strides, v.type.device)
 
 
 def last_to(x: Tensor, at: int) -> Tensor:
