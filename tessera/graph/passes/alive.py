@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from tessera.graph.emit.accesses import offset_of
 from tessera.graph.index import dim
@@ -96,12 +96,13 @@ def peak_bytes(
     steps: Sequence[Sequence[Op]],
     uses: Uses,
     library: bool = False,
-    merged: Sequence[LoopOp] = (),
+    merged: Sequence[Sequence[LoopOp]] = (),
 ) -> int:
     """The most that tensors made inside of a graph take at one time, and arguments that go when nobody reads them any
     more. The ops of a step run as one: what only they read is never stored. Views are the memory of what they view,
     and parts of a concatenation that are written where they lie are its memory. `library`: with what its calls take
-    while they run; `merged`: loops whose results may take the memory of what dies where they run."""
+    while they run; `merged`: groups of loops, each of which runs as one, whose results may take the memory of what dies
+    there."""
     body, size = uses.body, uses.size
     at = {op: k for k, step in enumerate(steps) for op in step}
     homes = placements(body) if any(isinstance(op, ConcatOp) for op in at) else {}
@@ -111,10 +112,10 @@ def peak_bytes(
         n = workspace(op, size)
         change[k] += n
         change[k + 1] -= n
-    if merged:
-        n = _reused(merged, uses, at)
-        change[at[merged[0]]] -= n
-        change[at[merged[0]] + 1] += n
+    for loops in merged:
+        n = _reused(loops, uses, at, homes)
+        change[at[loops[0]]] -= n
+        change[at[loops[0]] + 1] += n
     for v in donated_arguments(body):
         n = uses.bytes(v)
         change[0] += n
@@ -150,18 +151,21 @@ def workspace(op: Op, size: SizeOf) -> int:
     return sum(bytes_of(v.type, size) for v in tensors)
 
 
-def _reused(loops: Sequence[LoopOp], uses: Uses, at: Mapping[Op, int]) -> int:
-    """The bytes of what dies in loops that run as one, each element where a result's is made, which takes its place."""
+def _reused(
+    loops: Sequence[LoopOp], uses: Uses, at: Mapping[Op, int], homes: Container[Value]
+) -> int:
+    """The bytes of what dies in loops that run as one, each element where a result's is made, which takes its place;
+    nothing of that is what lies in a concatenation (`homes`)."""
     here = at[loops[0]]
     inside = [r for loop in loops for r in loop.results]
     if any(not is_pointwise(x.body) or x.extents != loops[0].extents for x in loops):
         return 0
     if not all(_goes_along(loop, r, r.type) for r in inside for loop in loops):
         return 0
-    made = [r.type for r in inside if _last_use(r, uses, at, here) > here]
+    made = [r.type for r in inside if r not in homes and _last_use(r, uses, at, here) > here]
     total = 0
     for v in dict.fromkeys(v for loop in loops for v in uses.tensors(loop)):
-        if v in inside or not isinstance(v.op, LoopOp | ExternOp):
+        if v in inside or v in homes or not isinstance(v.op, LoopOp | ExternOp):
             continue
         n = uses.bytes(v)
         fits = (

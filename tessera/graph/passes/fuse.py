@@ -370,9 +370,9 @@ class Fusion:
                 steps += [[first, last], *([x] for x in after)]
             elif op not in moved:
                 steps.append([op])
-        if peak_bytes(steps, self.uses, merged=(first, last)) > self.bound:
+        if peak_bytes(steps, self.uses, merged=[(first, last)]) > self.bound:
             return None
         if self.beside is not None:
-            most = peak_bytes(steps, self.uses, True, merged=(first, last))
+            most = peak_bytes(steps, self.uses, True, merged=[(first, last)])
             return after if most <= self.beside else None
         return after
