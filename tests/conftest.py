@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,24 @@ def settings_of_its_own() -> Iterator[None]:
         if (now := assigned(group)) != values:
             group.overrides = {n: v for n, v in group.overrides.items() if n not in now} | values
             epoch.value += 1
+
+
+@pytest.fixture
+def without_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a process of its own, nobody has imported a Triton yet: for commands that run a program in this process,
+    in which torch may have imported OpenAI's for another test. What they change is undone."""
+
+    def aside() -> dict[str, ModuleType]:
+        names = [n for n in sys.modules if n.partition(".")[0] == "triton"]
+        return {n: sys.modules.pop(n) for n in names}
+
+    for name in ("path", "meta_path", "argv"):
+        monkeypatch.setattr(sys, name, [*getattr(sys, name)])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    before = aside()
+    yield
+    aside()
+    sys.modules.update(before)
 
 
 def assigned(group: Group) -> dict[str, object]:

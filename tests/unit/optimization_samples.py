@@ -484,8 +484,8 @@ SAMPLES = [
         "increased", BOTH, increased, lambda: small((1000,), dtype=np.float32), lambda x: [*x, 1000], (2,), {"B": 512}
     ),
     Sample(
-        "columns one by one", ("cpu",), columns_one_by_one, lambda: small((20, 100), (128,), dtype=np.float32),
-        lambda x: [*x, 20, 100], (1,), {"B": 128},
+        "columns one by one", ("cpu",), columns_one_by_one, lambda: small((20, 200), (256,), dtype=np.float32),
+        lambda x: [*x, 20, 200], (1,), {"B": 256},
     ),
     Sample(
         "sums so far", ("cpu",), sums_so_far, lambda: small((3, 100), (3, 100), dtype=np.float32),

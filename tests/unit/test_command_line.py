@@ -85,11 +85,8 @@ def shown_by_hook(program: list[str], capsys: pytest.CaptureFixture[str]) -> str
     return capsys.readouterr().err
 
 
-def test_programs_that_there_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "argv", list(sys.argv))
+@pytest.mark.usefixtures("without_triton")
+def test_programs_that_there_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     none, no_python = tmp_path / "none.py", tmp_path / "no_python.py"
     no_python.write_text("def f(:\n")
     assert shown_by_hook([str(none)], capsys) == f"tessera: {none}: No such file or directory\n"

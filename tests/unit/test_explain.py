@@ -366,6 +366,7 @@ def test_a_tuned_kernel_is_explained_with_its_config():
     assert report.programs == 2
 
 
+@pytest.mark.usefixtures("without_triton")
 def test_the_command_explains_what_a_program_launches(tmp_path: Path, capsys):
     script = tmp_path / "prog.py"
     script.write_text(

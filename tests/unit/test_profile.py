@@ -220,6 +220,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.usefixtures("without_triton")
 def test_the_command(tmp_path: Path, capsys):
     script, trace = tmp_path / "prog.py", tmp_path / "t.json"
     script.write_text(SCRIPT)

@@ -267,6 +267,7 @@ def test_files(tmp_path: Path):
     assert trace.save(tmp_path / "t.txt").read_text() == str(trace)
 
 
+@pytest.mark.usefixtures("without_triton")
 def test_a_program_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     script, page = tmp_path / "script.py", tmp_path / "page.html"
     source = Path(__file__).read_text().partition("def rows_of")[2].partition("\n\n\n")[0]

@@ -59,6 +59,7 @@ def without_rich(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "import_module", load)
 
 
+@pytest.mark.usefixtures("without_triton")
 def test_a_program_is_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     script, plot = tmp_path / "script.py", tmp_path / "times.html"
     script.write_text(SCRIPT)
@@ -94,6 +95,7 @@ def test_a_forgotten_file_does_not_cost_the_program(
     assert script.read_text() == SCRIPT
 
 
+@pytest.mark.usefixtures("without_triton")
 def test_a_program_without_tuning(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     script = tmp_path / "script.py"
     script.write_text("raise SystemExit(3)\n")

@@ -148,6 +148,7 @@ assert out[3] == 6
 """
 
 
+@pytest.mark.usefixtures("without_triton")
 def test_the_command_runs_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
