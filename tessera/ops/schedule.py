@@ -32,6 +32,7 @@ __all__ = [
     "SIGNALS",
     "memory_users",
     "positions_of",
+    "readers",
     "set_positions",
     "spell_out",
     "stage_of",
@@ -143,7 +144,7 @@ def _verify_copy(op: Op, loop: ForOp) -> None:
     require(
         op.attrs.get("signal") in SIGNALS, op, lambda: f"signal is none of {', '.join(SIGNALS)}"
     )
-    last = max((stage_of(u, loop) + _runs_on(u) for u in _readers(op.results[0], loop)), default=0)
+    last = max((stage_of(u, loop) + _runs_on(u) for u in readers(op.results[0], loop)), default=0)
     need = last - op.attrs["stage"] + 1
     slots = op.attrs.get("slots", 1)
     require(slots >= need, op, lambda: f"{slots} buffers are too few: {need} are in use at a time")
@@ -162,7 +163,7 @@ def _runs_on(op: Op) -> int:
     return 1 if op.attrs.get("pending") else 0
 
 
-def _readers(view: Value, loop: ForOp) -> Iterator[Op]:
+def readers(view: Value, loop: ForOp) -> Iterator[Op]:
     """Yield the ops of the loop's body that are or contain readers of a buffer."""
     for user in memory_users(view):
         yield next(x for x in (user, *user.ancestors()) if x.parent is loop.body)

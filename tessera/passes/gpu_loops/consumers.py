@@ -18,10 +18,10 @@ from tessera.ops import (
     SubOp,
     WgmmaOp,
 )  # fmt: skip
-from tessera.ops.schedule import memory_users, spell_out, stage_of
+from tessera.ops.schedule import readers, spell_out, stage_of
 from tessera.passes.gpu_loops.delay import Placing
 from tessera.passes.gpu_loops.rings import Ring
-from tessera.passes.gpu_loops.slots import advance, behind_mmas
+from tessera.passes.gpu_loops.slots import State, behind_mmas, show
 from tessera.passes.neutral.loop_carried import Carrying
 from tessera.passes.neutral.loops import const, const32, runs_at_all
 
@@ -31,8 +31,8 @@ Place = tuple[int, int]  # in a schedule (ops/schedule.py): position and stage
 def consume_once(r: Ring, zero: Value) -> None:
     """Read tiles that are loaded only once."""
     b = Builder.before_op(r.loads[0])
-    b.insert(MbarrierWaitOp(r.full, zero, zero, data=True))
-    _replace_loads(r, [b.emit(LocalIndexOp(ring, zero)) for ring in r.buffers])
+    r.tiles.wait_full(b, (zero, zero))
+    _replace_loads(r, r.tiles.views(b, zero))
 
 
 def consume(rings: Sequence[Ring], top: Block, zero: Value) -> None:
@@ -40,11 +40,12 @@ def consume(rings: Sequence[Ring], top: Block, zero: Value) -> None:
     _Thread(rings, top).block(top, [zero, zero])
 
 
-def _body(r: Ring, loop: ForOp, slot: Value, phase: Value) -> list[Value]:
+def _body(r: Ring, loop: ForOp, state: State) -> State:
+    ring, slot = r.tiles, state[0]
     reads, frees, counts = _places(r, loop)
     b = Placing(r.loads[0], *reads)
-    b.insert(MbarrierWaitOp(r.full, slot, phase, data=True))
-    views = [b.emit(LocalIndexOp(ring, slot)) for ring in r.buffers]
+    ring.wait_full(b, state)
+    views = ring.views(b, slot)
     _replace_loads(r, views)
     end = loop.body.terminator
     b = Placing(end, *counts)
@@ -53,8 +54,8 @@ def _body(r: Ring, loop: ForOp, slot: Value, phase: Value) -> list[Value]:
         is_read = b.emit(CmpOp(loop.induction, loop.lb, predicate="ne"))
     else:
         slot_read, is_read = slot, const(b, True, int1)
-    Placing(end, *frees).insert(MbarrierArriveOp(r.empty, slot_read, is_read, views, **r.arrivals))
-    return list(advance(b, slot, phase, r.stages))
+    ring.release(Placing(end, *frees), slot_read, is_read, views)
+    return ring.advance(b, state)
 
 
 def _places(r: Ring, loop: ForOp) -> tuple[Place, Place, Place]:
@@ -62,7 +63,7 @@ def _places(r: Ring, loop: ForOp) -> tuple[Place, Place, Place]:
     is computed. All of that is in the later stage if no other one reads them."""
     loop.main_stage = main = loop.main_stage or 0
     body = spell_out(loop)
-    users = {op for a in r.allocs for op in memory_users(a.result)}
+    users = {op for a in r.allocs for op in readers(a.result, loop)}
     late = [op for op in users if stage_of(op, loop) > main]
     delayed = [op.attrs["position"] for op in body if op.attrs["stage"] > main and _reads(op)]
     last = [op.attrs["position"] for op in body if op.attrs["stage"] == main][-1]
@@ -84,16 +85,15 @@ def _reads(op: Op) -> bool:
 
 
 def _replace_loads(r: Ring, views: list[Value]) -> None:
-    for load, alloc, view in zip(r.loads, r.allocs, views, strict=True):
-        alloc.replace_by([view])
-        load.erase()
+    for alloc, view in zip(r.allocs, views, strict=True):
+        show(alloc, view)
 
 
 def _read_on(r: Ring, loop: ForOp) -> bool:
     """Whether MMAs that run on into the next iteration read the buffers, which are then released in that one."""
     running = [op for op in loop.body if isinstance(op, WgmmaOp) and op.pending]
     views = [untransposed(v).op for mma in running for v in (mma.a, mma.b)]
-    return any(isinstance(op, LocalIndexOp) and op.ring in r.buffers for op in views)
+    return any(isinstance(op, LocalIndexOp) and op.ring in r.tiles.rows for op in views)
 
 
 def _previous(b: Builder, slot: Value, stages: int) -> Value:
@@ -108,7 +108,7 @@ def _after(r: Ring, loop: ForOp, slot: Value) -> None:
         b = behind_mmas(loop)
         ran = runs_at_all(b, loop.lb, loop.ub, loop.step)
         last = _previous(b, slot, r.stages)
-        b.insert(MbarrierArriveOp(r.empty, last, ran, [], **r.arrivals))
+        r.tiles.release(b, last, ran)
 
 
 class _Thread(Carrying):
@@ -124,9 +124,8 @@ class _Thread(Carrying):
         ring, loop = self.rings.get(block), block.parent
         if ring is None or not isinstance(loop, ForOp):
             return super().block(block, state)
-        slot, phase = state
-        out = _body(ring, loop, slot, phase)
+        out = _body(ring, loop, tuple(state))
         again = loop.parent is not self.top or len(self.rings) > 1
-        if again or ring.ctas > 1:  # other CTAs write to its buffers: it waits
+        if again or ring.tiles.ctas > 1:  # other CTAs write to its buffers: it waits
             _after(ring, loop, loop.results[-2])
-        return out
+        return list(out)

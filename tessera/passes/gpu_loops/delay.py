@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera import ops
-from tessera.ir import Block, Builder, Op, SharedType, Value
+from tessera.ir import Builder, Op, SharedType, Value
 from tessera.ir.builder import AnyOp
-from tessera.passes.neutral.loops import iteration, runs_at_all
+from tessera.passes.neutral.loops import branch_for, iteration, runs_at_all
 
 
 class Placing(Builder):
@@ -52,11 +52,7 @@ def delay(loop: ops.ForOp, stage: int, ping_pong: bool = False) -> ops.ForOp:
     Return the loop of all iterations but the first, in the order of the schedule."""
     before = Builder.before_op(loop)
     runs = runs_at_all(before, loop.lb, loop.ub, loop.step)
-    types, names = [r.type for r in loop.results], [r.name for r in loop.results]
-    branch = ops.IfOp(runs, results=types, regions=[Block(), Block()], names=names, loc=loop.loc)
-    before.insert(branch)
-    for old, new in zip(loop.results, branch.results, strict=True):
-        old.replace_all_uses(new)
+    branch = branch_for(before, runs, loop.results, loop.loc)
     Builder(branch.orelse, None, loop.loc).insert(ops.YieldOp(list(loop.inits)))
     work = _Delay(loop, stage)
     new = work.run(Builder(branch.then, None, loop.loc))

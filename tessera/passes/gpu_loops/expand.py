@@ -21,33 +21,23 @@ from itertools import takewhile
 from typing import Any
 
 from tessera import ops
-from tessera.analysis.provenance import buffer_of
-from tessera.dtypes import int1
 from tessera.errors import IRError
 from tessera.ir import (
     Builder,
     ElementType,
     Module,
     Op,
-    SharedType,
     Value,
     pass_,
     require,
-    with_elem,
 )
 from tessera.ir.applications import Declined
 from tessera.ops.roles import is_split
-from tessera.ops.schedule import spell_out
+from tessera.ops.schedule import readers, spell_out, stage_of
 from tessera.passes.gpu_loops.delay import Placing, arrange, delay
 from tessera.passes.gpu_loops.expand_roles import expand_roles
 from tessera.passes.gpu_loops.registers import carried_loads, carry
-from tessera.passes.gpu_loops.slots import (
-    advance,
-    behind_mmas,
-    next_slot,
-    row_of_mbarriers,
-    wait_until_free,
-)
+from tessera.passes.gpu_loops.slots import Buffers, behind_mmas, mbarriers, rows_of, show
 from tessera.passes.gpu_loops.streams import Ahead, Stream
 from tessera.passes.neutral.loops import const, const32, set_yields, with_carried
 
@@ -103,8 +93,6 @@ def _expand(loop: ops.ForOp, num_warps: int) -> None:
 class _Rings:
     """Lets the copies of one loop run ahead, through rings of buffers."""
 
-    bars: tuple[Value, Value] | None = None  # full: copies have landed; empty: all warps have read
-
     def __init__(
         self,
         loop: ops.ForOp,
@@ -119,7 +107,7 @@ class _Rings:
             require(other == how[0], a, "copies of one loop differ in stage, slots or signal")
         stage, self.slots, self.signal = how[0]
         self.loop, self.main, self.start, self.num_warps = loop, main, start, num_warps
-        self.private, self.ahead = self.signal == "thread", main - stage
+        self.ahead = main - stage
         self.streams = [_stream(a) for a in copied]
         self.position: int = self.streams[0].load.attrs["position"]
         try:
@@ -130,33 +118,33 @@ class _Rings:
 
     def run(self) -> ops.ForOp:
         before = Builder.before_op(self.loop)
-        self.rings = [self._ring(before, s) for s in self.streams]
-        if self.signal == "mbarrier":
-            full = self._mbarriers(before, 32 * self.num_warps)
-            self.bars = full, self._mbarriers(before, self.num_warps)
+        self.ring = self._buffers(before)
         ahead, index = self.slice.inits, self.loop.lb
         for number in range(self.ahead):  # copies for the first iterations
             ahead = self._copies(before, ahead, index, const32(before, number), {})
             index = before.emit(ops.AddOp(index, self.loop.step))
         _fill_late(self.loop)
         zero, last = const32(before, 0), const32(before, self.ahead)
-        parities = [zero, zero] if self.bars is not None else []
-        return self._body([index, zero, last, *parities, *ahead])
+        parities = [zero, zero] if self.ring.full is not None else []
+        return self._body([index, zero, last, *parities, *ahead], len(ahead))
+
+    def _buffers(self, b: Builder) -> Buffers:
+        """Allocate the ring, with barriers if that is its signal: threads arrive when copies have landed, and warps
+        when they have read. With groups of copies the wait for these frees the buffer that was read before it, too."""
+        private, barriers = self.signal == "thread", self.signal == "mbarrier"
+        marks = ["has_mbarriers"] if barriers else []
+        rows = rows_of(b, [s.alloc for s in self.streams], self.slots, private, *marks)
+        ring = Buffers(rows, self.slots, private=private, pending=self.ahead - 1)
+        if barriers:
+            ring.written_by_threads = ring.after_mma = True
+            ring.full = self._mbarriers(b, 32 * self.num_warps)
+            ring.empty = self._mbarriers(b, self.num_warps)
+        return ring
 
     def _mbarriers(self, b: Builder, arrivals: int) -> Value:
-        row = b.emit(ops.LocalAllocOp(None, results=[row_of_mbarriers(self.slots)]))
+        row = mbarriers(b, self.slots)
         b.insert(ops.MbarrierInitOp([row], counts=(arrivals,)))
         return row
-
-    def _ring(self, b: Builder, s: Stream) -> Value:
-        t: SharedType = s.alloc.result.type
-        ring = SharedType((self.slots, *t.shape), t.elem, t.layout)
-        alloc = ops.LocalAllocOp(
-            None, results=[ring], names=[s.alloc.result.name], private=self.private, loc=s.load.loc
-        )
-        if self.signal == "mbarrier":
-            alloc.attrs["has_mbarriers"] = True
-        return b.emit(alloc)
 
     def _copies(
         self,
@@ -170,90 +158,61 @@ class _Rings:
         values after it."""
         mapping, runs, following = self.slice.emit(b, values, index)
         tokens: list[Value] = []
-        for s, ring in zip(self.streams, self.rings, strict=True):
-            ptr = mapping.get(s.load.ptr, s.load.ptr)
-            mask = None if s.load.mask is None else mapping.get(s.load.mask, s.load.mask)
-            if not self.private:
-                all_run = b.emit(ops.SplatOp(runs, results=[with_elem(ptr.type, int1)]))
-                mask = all_run if mask is None else b.emit(ops.AndOp(mask, all_run))
-            view = b.emit(ops.LocalIndexOp(ring, slot, **note))
+        private = self.ring.private
+        for s, row in zip(self.streams, self.ring.rows, strict=True):
+            ptr, mask, other = self.slice.read(b, s.load, mapping, None if private else runs)
+            if not private:  # these copies write zeros
+                other = None
+            elif mask is not None and other is None:
+                other = const(b, zero_of(s.load.result.type.elem), s.load.result.type)
             copy = ops.AsyncCopyOp(
-                ptr, view, mask, self._fill(b, s.load, mapping), runs if self.private else None, private=self.private,
-                cache=s.load.cache, eviction=s.load.eviction, loc=s.load.loc,
+                ptr, b.emit(ops.LocalIndexOp(row, slot, **note)), mask, other, runs if private else None,
+                private=private, cache=s.load.cache, eviction=s.load.eviction, loc=s.load.loc,
             )  # fmt: skip
             tokens.append(b.emit(copy))
         b.emit(ops.AsyncCommitOp(tokens))
-        if self.bars is not None:
-            b.insert(ops.AsyncCopyMbarrierArriveOp(self.bars[0], slot))
+        if self.ring.full is not None:
+            b.insert(ops.AsyncCopyMbarrierArriveOp(self.ring.full, slot))
         return following
 
-    def _fill(self, b: Builder, load: ops.LoadOp, mapping: dict[Value, Value]) -> Value | None:
-        """Return what a copy writes where its mask is false; None for shared copies, which write zeros."""
-        if not self.private or load.mask is None:
-            return None
-        if load.other is not None:
-            return mapping.get(load.other, load.other)
-        return const(b, zero_of(load.result.type.elem), load.result.type)
-
-    def _body(self, inits: list[Value]) -> ops.ForOp:
-        """Emit the wait, the copies ahead, and the old body on the ring's buffers."""
+    def _body(self, inits: list[Value], count: int) -> ops.ForOp:
+        """Emit the wait, the copies ahead, and the old body on the ring's buffers. The loop carries the index of the
+        copies, the states of readers and writers, and `count` values of the slice."""
         self.loop = loop = with_carried(self.loop, inits, num_stages=1)
-        body, args = loop.body, loop.carried[-len(inits) :]
-        (index, slot, last), ahead = args[:3], args[3:]
-        parities, ahead = (ahead[:2], ahead[2:]) if self.bars is not None else ([], ahead)
+        body, ring, (index, *args) = loop.body, self.ring, loop.carried[-len(inits) :]
+        states, ahead = args[: len(args) - count], args[len(args) - count :]
+        read, written = tuple(states[0::2]), tuple(states[1::2])
         first, end = body.first, body.terminator
         assert first is not None
         at = self._first_of(self.position)
-        self._wait(self._at(first, self.start), slot, last, parities)
-        ahead = self._copies(self._at(at, self.position), ahead, index, last, {"slot": self.ahead})
-        self._read(slot)
+        b = self._at(first, self.start)
+        ring.wait_full(b, read)
+        ring.wait_empty(b, written)
+        copies = self._at(at, self.position)
+        ahead = self._copies(copies, ahead, index, written[0], {"slot": self.ahead})
+        buffers = [s.alloc.result for s in self.streams]
+        last = max(
+            (stage_of(op, loop) for v in buffers for op in readers(v, loop)), default=self.main
+        )
+        for s, row in zip(self.streams, ring.rows, strict=True):
+            view = self._at(s.alloc, self.start).emit(ops.LocalIndexOp(row, read[0], slot=0))
+            show(s.alloc, view)
         position = [op.attrs["position"] for op in body if op.attrs.get("stage") == self.main][-1]
         b = self._at(end, position)
-        if self.bars is None:
-            following = [next_slot(b, x, self.slots) for x in (slot, last)]
-        else:
-            pairs = [
-                advance(b, x, p, self.slots) for x, p in zip((slot, last), parities, strict=True)
-            ]
-            following = [v for values in zip(*pairs, strict=True) for v in values]
-            arrive = ops.MbarrierArriveOp(self.bars[1], slot, after_mma=True)
-            Placing(end, position, self._last_reader()).insert(arrive)
-        following = [b.emit(ops.AddOp(index, loop.step)), *following]
-        set_yields(loop.body, [*following, *ahead])
-        behind_mmas(loop).emit(ops.AsyncWaitOp([], pending=0, private=self.private))
+        following = zip(ring.advance(b, read), ring.advance(b, written), strict=True)
+        ring.release(Placing(end, position, last), read[0])
+        index = b.emit(ops.AddOp(index, loop.step))
+        set_yields(body, [index, *[v for pair in following for v in pair], *ahead])
+        behind_mmas(loop).emit(ops.AsyncWaitOp([], pending=0, private=ring.private))
         return loop
 
     def _at(self, op: Op, position: int) -> Builder:
         """Return where ops of the main stage are emitted."""
         return Placing(op, position, self.main)
 
-    def _wait(self, b: Builder, slot: Value, last: Value, parities: Sequence[Value]) -> None:
-        """Wait for this iteration's copies, and for the buffer that will be filled."""
-        if self.bars is None:
-            b.emit(ops.AsyncWaitOp([], pending=self.ahead - 1, private=self.private))
-            return
-        full = ops.MbarrierWaitOp(self.bars[0], slot, parities[0], data=True, proxy=True)
-        b.insert(full)
-        wait_until_free(b, self.bars[1], last, parities[1])
-
     def _first_of(self, position: int) -> Op:
         """Return the first op in the text of a position, or of a later one."""
         return next(op for op in self.loop.body if op.attrs.get("position", -1) >= position)
-
-    def _read(self, slot: Value) -> None:
-        """Let readers see the buffer of their iteration."""
-        for s, ring in zip(self.streams, self.rings, strict=True):
-            view = self._at(s.alloc, self.start).emit(ops.LocalIndexOp(ring, slot, slot=0))
-            s.alloc.replace_by([view])
-            s.load.erase()
-
-    def _last_reader(self) -> int:
-        """Return the last stage that reads buffers."""
-        return max(op.attrs["stage"] for op in self.loop.body if self._reads(op))
-
-    def _reads(self, op: Op) -> bool:
-        used = [v for inner in op.walk() for v in inner.operands if isinstance(v.type, SharedType)]
-        return not isinstance(op, ops.SharedView) and any(buffer_of(v) in self.rings for v in used)
 
 
 def _stream(alloc: ops.LocalAllocOp) -> Stream:

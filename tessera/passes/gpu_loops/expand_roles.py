@@ -18,14 +18,14 @@ from tessera import ops
 from tessera.analysis.machines import WARPGROUP
 from tessera.dtypes import int1
 from tessera.errors import IRError
-from tessera.ir import Block, Builder, Module, SharedType, Value
+from tessera.ir import Block, Builder, Module, Value
 from tessera.ir.applications import Declined
 from tessera.passes.gpu_loops.consumers import consume, consume_once
 from tessera.passes.gpu_loops.producer import Needs, Producer, Split
 from tessera.passes.gpu_loops.producer_acquire import AcquireFlags
 from tessera.passes.gpu_loops.rings import Ring, copying_ctas, read_by_mmas, written
 from tessera.passes.gpu_loops.shared_scalars import repeat_in_roles
-from tessera.passes.gpu_loops.slots import row_of_mbarriers
+from tessera.passes.gpu_loops.slots import Buffers, mbarriers, rows_of
 from tessera.passes.gpu_loops.transpose_role import TransposeRole, drop_loaded
 from tessera.passes.neutral.loops import const, const32
 
@@ -81,11 +81,9 @@ class _Expansion:
             op.move_before(rest[0])
         start = Builder.at_start(func.body)  # barriers are initialised early
         for r in rings:
-            if r.first is None:
-                self._allocate(r, start)
-            r.follow()
+            r.tiles = self._buffers(r, start) if r.first is None else r.first.tiles
         if split.acquire.loops:
-            split.acquire.bars = self._barriers(start, row_of_mbarriers(1), "ready", self.warps)
+            split.acquire.bars = self._barriers(start, 1, "ready", self.warps)
         counts = tuple(self.counts.values())
         start.insert(ops.MbarrierInitOp(list(self.counts), counts=counts, by_producer=True))
         start = Builder.before_op(rest[0])
@@ -94,7 +92,7 @@ class _Expansion:
             registers=self.registers,
             warps=self.producer_warps,
             transpose_warps=self.transpose_warps,
-            ctas=max(r.ctas for r in rings),
+            ctas=max(r.tiles.ctas for r in rings),
             regions=[Block(), Producer(split, needs, loading).build(start), self._transpose_role(needs, start)],
             loc=func.loc,
         )  # fmt: skip
@@ -130,28 +128,23 @@ class _Expansion:
         if view is not None:
             drop_loaded(next(r for r in self.rings if r.release == "transpose"), view)
 
-    def _allocate(self, r: Ring, b: Builder) -> None:
-        for a in r.allocs:
-            t: SharedType = a.result.type
-            ring = SharedType((r.stages, *t.shape), t.elem, t.layout)
-            r.buffers.append(b.emit(ops.LocalAllocOp(None, results=[ring], names=[a.result.name])))
-        bars = row_of_mbarriers(r.stages)
-        by_mmas = read_by_mmas([a.result for a in r.allocs])
-        r.plain = not (r.role == "transpose" or by_mmas)
-        r.full = self._barriers(
-            b, bars, "full", self.transpose_warps if r.role == "transpose" else 1
-        )
+    def _buffers(self, r: Ring, b: Builder) -> Buffers:
+        """Allocate a ring's buffers and barriers. The transpose role has a fence already, for what it writes."""
+        ring = Buffers(rows_of(b, r.allocs, r.stages), r.stages)
+        ring.groups = r.release == "warpgroup"
+        ring.read_by_threads = not (r.of_transpose or read_by_mmas([a.result for a in r.allocs]))
+        filling = self.transpose_warps if r.role == "transpose" else 1
+        ring.full = self._barriers(b, r.stages, "full", filling)
         if not r.once:
             if r.role == "producer":
-                r.ctas = max(map(copying_ctas, r.loads, r.allocs))
-            arrivals = {
+                ring.ctas = max(map(copying_ctas, r.loads, r.allocs))
+            releasing = {
                 "transpose": self.transpose_warps, "warpgroup": self.warps // WARPGROUP, "warp": self.warps,
             }  # fmt: skip
-            r.empty = self._barriers(b, bars, "empty", arrivals[r.release] * r.ctas)
+            ring.empty = self._barriers(b, r.stages, "empty", releasing[r.release] * ring.ctas)
+        return ring
 
-    def _barriers(self, b: Builder, t: SharedType, name: str, count: int) -> Value:
-        alloc = ops.LocalAllocOp(None, results=[t], names=[name])
-        alloc.attrs["lasting"] = True
-        row = b.emit(alloc)
+    def _barriers(self, b: Builder, slots: int, name: str, count: int) -> Value:
+        row = mbarriers(b, slots, name, "lasting")
         self.counts[row] = count
         return row

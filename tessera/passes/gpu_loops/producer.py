@@ -16,7 +16,7 @@ from tessera.passes.gpu_loops.rings import (
     copying_ctas,
 )
 from tessera.passes.gpu_loops.shared_scalars import shared_scalars
-from tessera.passes.gpu_loops.slots import advance, wait_until_free
+from tessera.passes.gpu_loops.slots import Buffers, State
 from tessera.passes.neutral.loops import carried_as, const32, like, passing, runs_at_all
 
 
@@ -94,7 +94,7 @@ class Needs:
 
 
 # The state of a ring with buffers: the next buffer and its phase; of an acquire: its barrier's index and the phase.
-States = dict[Ring | ProducerAcquire, tuple[Value, Value]]
+States = dict[Ring | ProducerAcquire, State]
 
 
 class Producer:
@@ -113,8 +113,8 @@ class Producer:
         states = dict.fromkeys(leads, (zero, zero))
         self._block(self.split.func.body, b, states)
         for r, state in states.items():
-            if isinstance(r, Ring) and r.ctas > 1 and not r.once:
-                self._see_off(r, b, *state)
+            if isinstance(r, Ring) and r.tiles.ctas > 1:
+                self._see_off(r.tiles, b, state)
         b.insert(ops.YieldOp([]))
         return block
 
@@ -172,27 +172,25 @@ class Producer:
         flipped = b.emit(ops.XorOp(phase, const32(b, 1)))
         states[acquire] = zero, b.emit(ops.SelectOp(runs, flipped, phase))
 
-    def fill(self, ring: Ring, b: Builder, states: States) -> None:
+    def fill(self, r: Ring, b: Builder, states: States) -> None:
         """Fill the next buffer of a ring."""
-        states[ring.lead] = self._copies(ring, b, *states[ring.lead])
-
-    def _copies(self, r: Ring, b: Builder, slot: Value, phase: Value) -> tuple[Value, Value]:
-        if not r.once:
-            wait_until_free(b, r.empty, slot, phase)
-        b.insert(ops.MbarrierArriveExpectTxOp(r.full, slot, bytes=r.bytes))
-        for load, alloc, ring in zip(r.loads, r.allocs, r.buffers, strict=True):
-            view = b.emit(ops.LocalIndexOp(ring, slot))
+        ring, state = r.tiles, states[r.lead]
+        ring.wait_empty(b, state)
+        b.insert(ops.MbarrierArriveExpectTxOp(ring.full, state[0], bytes=r.bytes))
+        for load, alloc, row in zip(r.loads, r.allocs, ring.rows, strict=True):
+            view = b.emit(ops.LocalIndexOp(row, state[0]))
             offsets = [self._get(v) for v in load.offsets]
-            copy = ops.TensorCopyOp(load.desc, offsets, view, r.full, slot, loc=load.loc)
-            copy.ctas = min(r.ctas, copying_ctas(load, alloc))
+            copy = ops.TensorCopyOp(load.desc, offsets, view, ring.full, state[0], loc=load.loc)
+            copy.ctas = min(ring.ctas, copying_ctas(load, alloc))
             b.insert(copy)
-        return (slot, phase) if r.once else advance(b, slot, phase, r.stages)
+        if not r.once:
+            states[r.lead] = ring.advance(b, state)
 
-    def _see_off(self, r: Ring, b: Builder, slot: Value, phase: Value) -> None:
+    def _see_off(self, ring: Buffers, b: Builder, state: State) -> None:
         """Wait until all CTAs have released all buffers, since they still arrive at barriers of this CTA."""
-        for _ in range(r.stages):
-            wait_until_free(b, r.empty, slot, phase)
-            slot, phase = advance(b, slot, phase, r.stages)
+        for _ in range(ring.slots):
+            ring.wait_empty(b, state)
+            state = ring.advance(b, state)
 
     def _get(self, v: Value) -> Value:
         return self.mapping.get(v, v)

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.registers import mma_reg32, reg32_of
-from tessera.dtypes import int1
-from tessera.ir import Builder, Op, TileType, Value, with_elem
+from tessera.ir import Builder, Op, TileType, Value
 from tessera.ir.applications import Declined, apply
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.delay import Placing
@@ -97,7 +96,14 @@ def carry(
     def emit(b: Builder, values: list[Value], index: Value) -> tuple[list[Value], list[Value]]:
         """Emit the loads for an index; return them, and the slice's carried values after that."""
         mapping, runs, following = slice_ahead.emit(b, values, index)
-        return [_masked(b, x, mapping, runs) for x in loads], following
+        found: list[Value] = []
+        for x in loads:
+            ptr, mask, other = slice_ahead.read(b, x, mapping, runs)
+            load = ops.LoadOp(
+                ptr, mask, other, cache=x.cache, eviction=x.eviction, names=[x.result.name], loc=x.loc
+            )  # fmt: skip
+            found.append(b.emit(load))
+        return found, following
 
     first, ahead = emit(before, slice_ahead.inits, loop.lb)
     index = before.emit(ops.AddOp(loop.lb, loop.step))
@@ -112,21 +118,3 @@ def carry(
         load.replace_by([arg])
     set_yields(loop.body, following)
     return loop, [v.op for v in loaded if v.op is not None]
-
-
-def _masked(b: Builder, load: ops.LoadOp, mapping: dict[Value, Value], runs: Value) -> Value:
-    """Emit a load of an iteration that may not come."""
-    given = (load.ptr, load.mask, load.other)
-    ptr, mask, other = (mapping.get(v, v) if v is not None else None for v in given)
-    assert ptr is not None
-    inside = runs
-    if isinstance(ptr.type, TileType):
-        inside = b.emit(ops.SplatOp(runs, results=[with_elem(ptr.type, int1)]))
-    if mask is not None:
-        inside = b.emit(ops.AndOp(mask, inside))
-    return b.emit(
-        ops.LoadOp(
-            ptr, inside, other, cache=load.cache, eviction=load.eviction,
-            names=[load.result.name], loc=load.loc,
-        )
-    )  # fmt: skip

@@ -11,6 +11,7 @@ from tessera.ir.applications import apply
 from tessera.layout import box_layout, boxes_of
 from tessera.ops.roles import FILLED, NEVER
 from tessera.ops.schedule import memory_users
+from tessera.passes.gpu_loops.slots import Buffers
 from tessera.passes.neutral.loops import const32, runs_at_all
 
 SLACK = 2048  # bytes of shared memory for barriers and alignment
@@ -19,7 +20,7 @@ SLACK = 2048  # bytes of shared memory for barriers and alignment
 @dataclass(slots=True, eq=False)
 class Ring:
     """Tiles of one block that are loaded and released together: the loads with their allocations; who fills the buffers
-    and releases them (ops/roles.py); then buffers and barriers."""
+    and releases them (ops/roles.py); then what the expander makes of that."""
 
     block: Block
     loads: list[Any]
@@ -29,11 +30,7 @@ class Ring:
     outer: bool = False  # other rings advance in loops inside the block
     stages: int = 0
     first: Ring | None = None  # the ring of an earlier loop whose buffers this one reuses
-    buffers: list[Value] = field(default_factory=lambda: [])
-    full: Any = None
-    empty: Any = None
-    ctas: int = 1  # of a cluster that fill the buffers together
-    plain: bool = False  # whether threads read what the TMA unit writes, not only MMAs
+    tiles: Buffers = field(init=False)
 
     @property
     def once(self) -> bool:
@@ -49,20 +46,6 @@ class Ring:
     def lead(self) -> Ring:
         """The ring that owns the buffers."""
         return self if self.first is None else self.first
-
-    def follow(self) -> None:
-        """Take over the properties of the ring that owns the buffers."""
-        lead = self.lead
-        self.buffers, self.full, self.empty = lead.buffers, lead.full, lead.empty
-        self.stages, self.release, self.ctas = lead.stages, lead.release, lead.ctas
-        self.plain = lead.plain
-
-    @property
-    def arrivals(self) -> dict[str, Any]:
-        """Attributes of the arrivals that release a buffer. Threads read (ld.shared, ldmatrix) through the generic
-        proxy and the TMA unit writes through the asynchronous one, and an arrival alone orders accesses of one proxy
-        only: if threads read, a fence is needed, or the TMA unit may overwrite what is still being read."""
-        return {"groups": self.release == "warpgroup", "ctas": self.ctas, "proxy": self.plain}
 
     @property
     def bytes(self) -> int:

@@ -9,11 +9,11 @@ memory hide nothing: they cost the way there and back, and the copies of an iter
 
 from __future__ import annotations
 
-from tessera.ir import Block, Builder, Op, Value
+from tessera.ir import Builder, Op, Value
 from tessera.ir.applications import apply
-from tessera.ops import AddOp, AndOp, CmpOp, ForOp, IfOp, Loop, YieldOp
+from tessera.ops import AddOp, AndOp, CmpOp, ForOp, Loop, YieldOp
 from tessera.passes.neutral.fold import constant_of
-from tessera.passes.neutral.loops import iteration, runs_at_all
+from tessera.passes.neutral.loops import branch_for, iteration, runs_at_all
 
 SMALL = 100  # ops of an iteration, and of what follows the loop, that are copied
 
@@ -29,13 +29,7 @@ def version_short(loop: ForOp) -> None:
     moved = [loop, *_rest(loop)]
     inside = {x for op in moved for x in op.walk()}
     passed = [v for op in moved for v in op.results if not inside.issuperset(v.users())]
-    branch = IfOp(
-        _one_iteration(loop), results=[v.type for v in passed], regions=[Block(), Block()],
-        names=[v.name for v in passed], loc=loop.loc,
-    )  # fmt: skip
-    Builder.before_op(loop).insert(branch)
-    for old, new in zip(passed, branch.results, strict=True):
-        old.replace_all_uses(new)
+    branch = branch_for(Builder.before_op(loop), _one_iteration(loop), passed, loop.loc)
     b = Builder(branch.then, None, loop.loc)
     mapping = iteration(b, loop, loop.lb, loop.inits)
     results = [mapping.get(v, v) for v in loop.body.terminator.operands]

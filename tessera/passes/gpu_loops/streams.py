@@ -10,10 +10,10 @@ from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.machines import CP_ASYNC_BYTES
 from tessera.analysis.provenance import reached
 from tessera.dtypes import int1, pointer_type
-from tessera.ir import Builder, Effect, Module, Op, SharedType, TileType, Value
+from tessera.ir import Builder, Effect, Module, Op, SharedType, TileType, Value, with_elem
 from tessera.ir.applications import Declined
 from tessera.layout import LinearLayout, offset_map
-from tessera.ops import DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp, MmaOp
+from tessera.ops import AndOp, DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp, MmaOp, SplatOp
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.coalesce import access_width
 from tessera.passes.gpu_loops.rings import put_buffer
@@ -159,6 +159,19 @@ class Ahead:
         for op in self.ops:
             b.insert(op.clone(mapping))
         return mapping, runs, [mapping.get(v, v) for v in self.yields]
+
+    def read(
+        self, b: Builder, load: LoadOp, mapping: dict[Value, Value], runs: Value | None
+    ) -> tuple[Value, Value | None, Value | None]:
+        """Return address, mask and other value of a load of such an iteration, masked unless that `runs`."""
+        given = (load.ptr, load.mask, load.other)
+        ptr, mask, other = (mapping.get(v, v) if v is not None else None for v in given)
+        assert ptr is not None
+        if runs is not None and isinstance(ptr.type, TileType):
+            runs = b.emit(SplatOp(runs, results=[with_elem(ptr.type, int1)]))
+        if runs is not None:
+            mask = runs if mask is None else b.emit(AndOp(mask, runs))
+        return ptr, mask, other
 
 
 def vector_of(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> int:

@@ -28,7 +28,6 @@ from tessera.layout import LinearLayout
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.producer import Needs, Producer, Split, States
 from tessera.passes.gpu_loops.rings import SLACK, Ring, copying_ctas, filled_by
-from tessera.passes.gpu_loops.slots import advance, wait_until_free
 from tessera.passes.gpu_loops.warp_roles import WarpRoles, roles_with_transpose
 from tessera.passes.neutral.loops import const, only_accumulates
 
@@ -110,24 +109,25 @@ class TransposeRole(Producer):
         super().__init__(split, needs, [loaded, transposed])
         self.loaded, self.transposed = loaded, transposed
 
-    def fill(self, ring: Ring, b: Builder, states: States) -> None:
+    def fill(self, r: Ring, b: Builder, states: States) -> None:
         """Transpose an iteration's tile at the point where it was read."""
-        if ring is self.loaded:
+        if r is self.loaded:
             return
         (read,) = self.transposed.loads
-        (slot, phase), (to, parity) = states[self.loaded], states[self.transposed]
-        b.insert(ops.MbarrierWaitOp(self.loaded.full, slot, phase, data=True))
-        source = b.emit(ops.LocalIndexOp(self.loaded.buffers[0], slot))
+        loaded, transposed = self.loaded.tiles, self.transposed.tiles
+        slot, to = states[self.loaded][0], states[self.transposed][0]
+        loaded.wait_full(b, states[self.loaded])
+        (source,) = loaded.views(b, slot)
         view: Any = _shifted_view(b, read.shared, source)
         tile = b.emit(ops.LocalLoadOp(view, results=[_of_fewer_warps(read.result.type)]))
-        wait_until_free(b, self.transposed.empty, to, parity)
-        target = b.emit(ops.LocalIndexOp(self.transposed.buffers[0], to))
+        transposed.wait_empty(b, states[self.transposed])
+        (target,) = transposed.views(b, to)
         b.insert(ops.LocalStoreOp(tile, target))
         yes = const(b, True, int1)
-        b.insert(ops.MbarrierArriveOp(self.transposed.full, to, yes, [], proxy=True))
-        b.insert(ops.MbarrierArriveOp(self.loaded.empty, slot, yes, []))
-        states[self.loaded] = advance(b, slot, phase, self.loaded.stages)
-        states[self.transposed] = advance(b, to, parity, self.transposed.stages)
+        b.insert(ops.MbarrierArriveOp(transposed.full, to, yes, [], proxy=True))
+        loaded.release(b, slot, yes)
+        for ring in (self.loaded, self.transposed):
+            states[ring] = ring.tiles.advance(b, states[ring])
 
 
 def _of_fewer_warps(t: TileType) -> TileType:

@@ -17,7 +17,7 @@ from tessera import ops
 from tessera.ir import Builder, Module, SharedType, pass_
 from tessera.ir.applications import apply
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_loops.slots import next_slot
+from tessera.passes.gpu_loops.slots import advance
 from tessera.passes.gpu_loops.transpose_role import (
     BUFFERS,
     room_for_transposed,
@@ -66,4 +66,4 @@ def _rotate(loop: ops.ForOp, alloc: ops.LocalAllocOp) -> None:
     assert alloc.init is not None
     at.insert(ops.LocalStoreOp(alloc.init, view, loc=alloc.loc))
     alloc.replace_by([view])
-    set_yields(new.body, [next_slot(Builder.before_op(new.body.terminator), slot, BUFFERS)])
+    set_yields(new.body, advance(Builder.before_op(new.body.terminator), (slot,), BUFFERS))

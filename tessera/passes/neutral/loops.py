@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 from tessera.dtypes import int32, int64
+from tessera.errors import Loc
 from tessera.ir import Block, Builder, Op, Type, Value
 from tessera.ops import (
     AddOp,
@@ -15,6 +16,7 @@ from tessera.ops import (
     ConstOp,
     DivOp,
     ForOp,
+    IfOp,
     Loop,
     Matmul,
     MaxOp,
@@ -70,6 +72,16 @@ def iteration(
         if not op.terminator and op not in without:
             b.insert(op.clone(mapping))
     return mapping
+
+
+def branch_for(b: Builder, condition: Value, values: Sequence[Value], loc: Loc | None) -> IfOp:
+    """Insert a branch without code, whose results take the place of values."""
+    types, names = [v.type for v in values], [v.name for v in values]
+    branch = IfOp(condition, results=types, regions=[Block(), Block()], names=names, loc=loc)
+    b.insert(branch)
+    for old, new in zip(values, branch.results, strict=True):
+        old.replace_all_uses(new)
+    return branch
 
 
 def can_unroll(loop: ForOp, count: int) -> bool:
