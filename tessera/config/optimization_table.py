@@ -210,7 +210,7 @@ GPU = (
         "warp-exchanges", "gpu", "lets the threads of each warp wait for themselves alone where a conversion through shared memory keeps elements in their warps", "no other warp holds what a warp stores", "layout/convert.py `is_within_warps`", f"tests/filecheck/barriers.gir, tests/unit/test_synchronization.py, {KERNELS}", takes_room=True,
     ),
     _row(
-        "prefetch", "gpu", "streams loads of loops without MMAs through rings of each thread's own", "addresses are pure; no store of the loop writes what is loaded", "passes/gpu_loops/private.py `_is_simple`, passes/gpu_loops/registers.py `is_apart`", f"tests/unit/test_gpu_passes_prefetch.py, {KERNELS}", unit="loop", takes_room=True,
+        "prefetch", "gpu", "streams loads of loops without MMAs through rings of each thread's own", "addresses are pure; no store of the loop writes what is loaded", "passes/gpu_loops/private.py `_is_simple`, passes/gpu_loops/streams.py `require_ahead`", f"tests/unit/test_gpu_passes_prefetch.py, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row("short-loops", "gpu", "gives loops that stream a version for one iteration, which loads to registers", "the bounds say whether there is one iteration", "passes/gpu_loops/short.py `_one_iteration`", f"tests/unit/test_gpu_passes_prefetch.py, tests/filecheck/schedule-streams.gir, {KERNELS}", unit="loop"),
     _row(
@@ -231,7 +231,7 @@ GPU = (
         "direct-reads", "gpu", "reads tiles that the TMA unit wrote in the layout that their users need", "all users convert them to that layout", "passes/gpu_loops/rings.py `read_as_needed`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
-        "register-prefetch", "gpu", "loads an iteration ahead what loops with MMAs read besides operands", "addresses are pure; the loop writes through other arguments", "passes/gpu_loops/registers.py `arrays_written`, `_may_run_ahead`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
+        "register-prefetch", "gpu", "loads an iteration ahead what loops with MMAs read besides operands", "addresses are pure; the loop writes through other arguments", "passes/gpu_loops/streams.py `require_ahead`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row("shared-prefetch", "gpu", "copies to rings what loops with MMAs read besides operands where registers are too few to carry it", "as register-prefetch; threads copy whole vectors", "passes/gpu_loops/plan.py `_may_be_buffered`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True),
     _row(

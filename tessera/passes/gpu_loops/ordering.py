@@ -5,12 +5,7 @@ from __future__ import annotations
 from tessera.analysis.provenance import argument_of
 from tessera.ir import Op, Value
 from tessera.ir.applications import Declined
-from tessera.ops import (
-    DescriptorWrite,
-    ForOp,
-    FuncOp,
-    PointerWrite,
-)  # fmt: skip
+from tessera.ops import DescriptorWrite, ForOp, FuncOp, PointerWrite
 from tessera.passes.gpu_loops.rings import Ring
 from tessera.passes.gpu_movement.memory_effects import precedes, waits_for_others, writes
 from tessera.passes.neutral.descriptors import made_by

@@ -6,7 +6,6 @@ then read their buffers for one more iteration: a buffer is added for that, or t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tessera import ops
@@ -14,7 +13,7 @@ from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.loop_times import kinds_of
 from tessera.analysis.machines import MMA_ROW_BITS, SCHEDULERS, WARPGROUP
 from tessera.ir import Builder, Module, Op, pass_
-from tessera.ir.applications import Declined, apply
+from tessera.ir.applications import apply
 from tessera.ops.roles import is_in_split
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.anchors import bytes_of
@@ -24,7 +23,9 @@ from tessera.passes.gpu_loops.registers import early_loads, run_early
 from tessera.passes.gpu_loops.streams import (
     Stream,
     bytes_beside,
+    is_met,
     is_zero,
+    noting,
     require_buffer,
     staged_loops,
     stream_of,
@@ -33,7 +34,6 @@ from tessera.passes.gpu_loops.streams import (
     write_copies,
 )
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
-from tessera.passes.neutral.remarks import place_of, remark
 
 # Registers of an iteration's results from which warpgroups play ping-pong (tools/fit).
 PING_PONG_REG32 = 128
@@ -59,8 +59,7 @@ def schedule_loops(module: Module, facts: GpuFacts) -> None:
         if loop.main_stage is None:
             plan = _Plan(loop, axis, facts, wanted, module.attrs["num_warps"], early, large)
             plan.write()
-            for reason in plan.left_out():
-                remark(module, reason)
+            plan.note_left_out(module)
         if early:
             run_early(loop, early)
 
@@ -106,15 +105,12 @@ class _Plan:
             run_on(loop, running)
             self._copy_within(running[-1], streams)
 
-    def left_out(self) -> Iterator[str]:
-        """Yield remarks about loads of buffers that are not copied ahead."""
+    def note_left_out(self, module: Module) -> None:
+        """Say in remarks which loads of buffers are not copied ahead."""
         for op in self.loop.body:
-            if op in self.early:
-                continue
-            try:
-                stream_or_reason(op, self.loop, self.axis, self.facts, self.early)
-            except Declined as reason:
-                yield f"the load{place_of(op)} is not copied ahead: {reason}"
+            if op not in self.early:
+                with noting(module, op):
+                    stream_or_reason(op, self.loop, self.axis, self.facts, self.early)
 
     def _streams(self) -> list[Stream]:
         loop, early = self.loop, self.early
@@ -140,11 +136,7 @@ class _Plan:
         in_role = isinstance(self.loop.parent_op(), ops.FuncOp) and is_in_split(self.loop)
         if in_role or (op.other is not None and not is_zero(op.other)):
             return False
-        try:
-            require_buffer(op, self.axis, self.facts)
-        except Declined:
-            return False
-        return True
+        return is_met(require_buffer, op, self.axis, self.facts)
 
     def _slots(self, size: int, beside: int, running: bool, shifts: bool) -> tuple[int, bool]:
         """Return the number of buffers, of `size` bytes each for all copies: as many as are wanted and fit; and

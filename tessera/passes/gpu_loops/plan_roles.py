@@ -14,11 +14,13 @@ Where this cannot be done the function stays as it is and the module's attribute
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tessera import ops
 from tessera.analysis.allocation import is_in_loop, scratch_beside
 from tessera.analysis.loop_times import kinds_of
 from tessera.analysis.machines import WARPGROUP
-from tessera.ir import Block, Module, Op, pass_
+from tessera.ir import Module, Op, pass_
 from tessera.ir.applications import Declined, apply, is_enabled
 from tessera.ops.roles import NEVER
 from tessera.passes.gpu_facts import GpuFacts
@@ -26,22 +28,10 @@ from tessera.passes.gpu_loops.chains import overlapping, run_on, schedule_late, 
 from tessera.passes.gpu_loops.choices import note_choice
 from tessera.passes.gpu_loops.ordering import sees_nothing
 from tessera.passes.gpu_loops.producer import Needs, Split
-from tessera.passes.gpu_loops.rings import (
-    SLACK,
-    Ring,
-    filled_by,
-    grouped,
-    read_together,
-    share,
-)  # fmt: skip
+from tessera.passes.gpu_loops.rings import SLACK, Ring, filled_by, grouped, read_together, share
 from tessera.passes.gpu_loops.shared_scalars import shared_scalars
 from tessera.passes.gpu_loops.transpose_role import BUFFERS, transposition_of
-from tessera.passes.gpu_loops.warp_roles import (
-    WarpRoles,
-    instruction_reg32,
-    roles_for,
-    roles_reg32,
-)
+from tessera.passes.gpu_loops.warp_roles import WarpRoles, instruction_reg32, roles_for, roles_reg32
 from tessera.passes.neutral.descriptors import lower_access
 from tessera.passes.neutral.remarks import remark
 
@@ -174,13 +164,9 @@ class _Plan:
         for r in self.rings:
             self._release(r)
             r.write(leads.index(r.lead))
-        by_block: dict[Block, list[Ring]] = {}
-        for r in self.rings:
-            if not r.once and r.release != "transpose":
-                by_block.setdefault(r.block, []).append(r)
-        for block, rings in by_block.items():
-            assert isinstance(block.parent, ops.ForOp)
-            self._overlap(block.parent, rings)
+        looping = [r for r in self.rings if not r.once and r.release != "transpose"]
+        for loop, rings in _by_loop(looping).items():
+            self._overlap(loop, rings)
         if self.transposition is not None:  # consumers wait right before the MMA
             self.transposition.read.move_before(self.transposition.mma)
             self.transposition.transposed.move_before(self.transposition.mma)
@@ -261,18 +247,14 @@ class _Plan:
         """Choose the numbers of buffers: as many as are asked for and fit beside other uses of shared memory."""
         total = self.facts.max_shared_bytes
         room = total - SLACK - self._others()
-        by_block: dict[Block, list[Ring]] = {}
-        for r in self.rings:
-            if r.outer or r.role == "transpose":
-                r.stages = BUFFERS if r.role == "transpose" else 1
-                room -= r.slot_bytes * r.stages
-            elif r.first is None:
-                by_block.setdefault(r.block, []).append(r)
-        for block, rings in by_block.items():
+        fixed = [r for r in self.rings if r.outer or r.role == "transpose"]
+        for r in fixed:
+            r.stages = BUFFERS if r.role == "transpose" else 1
+            room -= r.slot_bytes * r.stages
+        found = _by_loop([r for r in self.rings if r.first is None and r not in fixed])
+        for loop, rings in found.items():
             size = sum(r.slot_bytes for r in rings)
-            fit = room // len(by_block) // size
-            loop = block.parent
-            assert isinstance(loop, ops.ForOp)
+            fit = room // len(found) // size
             wanted = self._wanted(loop)
             if fit < 2:
                 raise Declined(f"two stages of {size} bytes do not fit into shared memory")
@@ -298,6 +280,14 @@ class _Plan:
         allocs = [op for op in self.func.walk() if isinstance(op, ops.LocalAllocOp)]
         lasting = sum(op.bytes for op in allocs if op not in mine)
         return lasting + scratch_beside(found, self.warps, self.facts)
+
+
+def _by_loop(rings: Sequence[Ring]) -> dict[ops.ForOp, list[Ring]]:
+    found: dict[ops.ForOp, list[Ring]] = {}
+    for r in rings:
+        assert isinstance(r.block.parent, ops.ForOp)
+        found.setdefault(r.block.parent, []).append(r)
+    return found
 
 
 def _allocs(rings: list[Ring]) -> set[Op]:

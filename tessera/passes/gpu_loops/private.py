@@ -27,14 +27,14 @@ from tessera.passes.gpu_loops.choices import note_choice
 from tessera.passes.gpu_loops.short import version_short
 from tessera.passes.gpu_loops.streams import (
     bytes_beside,
+    noting,
+    require_ahead,
     require_buffer,
-    slice_of,
     staged_loops,
     through_buffer,
     write_copies,
 )
-from tessera.passes.gpu_movement.memory_effects import arrays_written, is_apart, waits_for_others
-from tessera.passes.neutral.remarks import place_of, remark
+from tessera.passes.gpu_movement.memory_effects import waits_for_others
 
 PROGRAMS = 2  # CTAs that must still fit on an SM
 
@@ -59,26 +59,21 @@ def schedule_streams(module: Module, facts: GpuFacts) -> None:
 def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, module: Module) -> None:
     warps: int = module.attrs["num_warps"]
     stores = any(isinstance(op, StoreOp) for op in loop.body)
-    written = arrays_written(loop)
     found: list[LoadOp] = []
     for op in loop.body:
         if isinstance(op, LoadOp) and isinstance(op.result.type, TileType):
-            try:
+            with noting(module, op):
                 if stores and not loop.num_stages:
                     raise Declined("the loop stores, and does not ask for stages")
-                if not is_apart(op.ptr, written):
-                    raise Declined("a store of the loop may write what it reads")
+                require_ahead(op, loop)
                 require_buffer(op, axis, facts)
-                slice_of(op.operands, loop)
-            except Declined as reason:
-                remark(module, f"the load{place_of(op)} is not copied ahead: {reason}")
-            else:
                 found.append(op)
     size = sum(bytes_of(op.result) for op in found)
     slots = min(wanted, _room(loop, warps, facts) // size) if found else 1
     if found and slots < 2:
-        reason = f"two iterations load {2 * size} bytes, too much beside {PROGRAMS - 1} more CTA"
-        remark(module, f"the load{place_of(found[0])} is not copied ahead: {reason}")
+        beside = f"{2 * size} bytes, too much beside {PROGRAMS - 1} more CTA"
+        with noting(module, found[0]):
+            raise Declined(f"two iterations load {beside}")
     if slots > 1 and apply("prefetch", loop):
         note_choice(
             loop, facts, warps, wanted=wanted, kinds=[NONE], chosen=(slots, NONE), beside=0, size=size,

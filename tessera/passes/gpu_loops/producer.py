@@ -10,11 +10,7 @@ from tessera.analysis.provenance import defined_inside, reached
 from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
 from tessera.ir.applications import Declined
 from tessera.passes.gpu_loops.ordering import ordered_loops
-from tessera.passes.gpu_loops.rings import (
-    ProducerAcquire,
-    Ring,
-    copying_ctas,
-)
+from tessera.passes.gpu_loops.rings import ProducerAcquire, Ring, copying_ctas
 from tessera.passes.gpu_loops.shared_scalars import shared_scalars
 from tessera.passes.gpu_loops.slots import Buffers, State
 from tessera.passes.neutral.loops import carried_as, const32, like, passing, runs_at_all

@@ -16,11 +16,11 @@ from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.registers import mma_reg32, reg32_of
 from tessera.ir import Builder, Op, TileType, Value
-from tessera.ir.applications import Declined, apply
+from tessera.ir.applications import apply
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.delay import Placing
-from tessera.passes.gpu_loops.streams import Ahead, slice_of, stream_of
-from tessera.passes.gpu_movement.memory_effects import arrays_written, is_apart, waits_for_others
+from tessera.passes.gpu_loops.streams import Ahead, is_met, require_ahead, stream_of
+from tessera.passes.gpu_movement.memory_effects import waits_for_others
 from tessera.passes.neutral.loops import set_yields, with_carried
 
 # Registers of a thread for MMAs, sums beside them and loads that run ahead; and for small loads in any case.
@@ -37,14 +37,13 @@ def early_loads(
         return [], []
     if any(map(waits_for_others, loop.walk())):
         return [], []  # what is loaded may be written by other programs until then
-    written = arrays_written(loop)
     found: list[ops.LoadOp] = []
     large: list[ops.LoadOp] = []
     left = max(SMALL_REG32, ROOM_REG32 - mma_reg32(loop.body))
     for op in loop.body:
         if (
             isinstance(op, ops.LoadOp)
-            and _may_run_ahead(op, loop, written)
+            and is_met(require_ahead, op, loop)
             and stream_of(op, loop, axis, facts) is None
         ):
             reg32 = reg32_of(op.result.type)
@@ -54,16 +53,6 @@ def early_loads(
             elif isinstance(op.result.type, TileType):
                 large.append(op)
     return found if found and apply("register-prefetch", loop) else [], large
-
-
-def _may_run_ahead(op: ops.LoadOp, loop: ops.ForOp, written: set[Value] | None) -> bool:
-    if not is_apart(op.ptr, written):
-        return False
-    try:
-        slice_of(op.operands, loop)
-    except Declined:
-        return False
-    return True
 
 
 def run_early(loop: ops.ForOp, loads: list[ops.LoadOp]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, ParamSpec
 
 from tessera.analysis.allocation import bytes_around, scratch_beside
 from tessera.analysis.axis import AxisAnalysis
@@ -20,6 +21,9 @@ from tessera.passes.gpu_loops.rings import put_buffer
 from tessera.passes.gpu_movement.memory_effects import arrays_written, is_apart
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import runs_at_all
+from tessera.passes.neutral.remarks import place_of, remark
+
+P = ParamSpec("P")
 
 COPY_BYTES = 16  # of what goes back to registers: smaller copies cost more than they hide
 
@@ -55,10 +59,9 @@ def stream_of(
     load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, early: Collection[Op] = ()
 ) -> Stream | None:
     """Return the stream of a load, or None, as `stream_or_reason` does, which raises the reason."""
-    try:
+    with suppress(Declined):
         return stream_or_reason(load, loop, axis, facts, early)
-    except Declined:
-        return None
+    return None
 
 
 def stream_or_reason(
@@ -77,8 +80,7 @@ def stream_or_reason(
         return None
     if load.volatile:
         raise Declined("it is volatile")
-    if not is_apart(load.ptr, arrays_written(loop)):
-        raise Declined("a store of the loop may write what it reads")
+    require_ahead(load, loop, early)
     if load.other is not None and not is_zero(load.other):
         raise Declined("masked elements are no zeros, with which asynchronous copies fill")
     alloc = users[0]
@@ -93,8 +95,32 @@ def stream_or_reason(
         raise Declined(
             f"a thread reads {vec * bits // 8} bytes at once, a copy moves {CP_ASYNC_BYTES} or more"
         )
-    slice_of(load.operands, loop, early)
     return Stream(load, alloc)
+
+
+def require_ahead(load: LoadOp, loop: ForOp, early: Collection[Op] = ()) -> None:
+    """Raise the reason unless a load can run in iterations before its own."""
+    if not is_apart(load.ptr, arrays_written(loop)):
+        raise Declined("a store of the loop may write what it reads")
+    slice_of(load.operands, loop, early)
+
+
+def is_met(require: Callable[P, object], *given: P.args, **options: P.kwargs) -> bool:
+    """Whether a requirement is met, whose function raises Declined otherwise."""
+    try:
+        require(*given, **options)
+    except Declined:
+        return False
+    return True
+
+
+@contextmanager
+def noting(module: Module, load: Op) -> Generator[None]:
+    """Say in a remark why a load is not copied ahead, if the code inside declines that."""
+    try:
+        yield
+    except Declined as reason:
+        remark(module, f"the load{place_of(load)} is not copied ahead: {reason}")
 
 
 def _neighbours(held: LinearLayout, shared: LinearLayout) -> int:
