@@ -122,6 +122,24 @@ def test_the_version_is_that_of_the_interface(tmp_path: Path):
     assert out.strip() == "3.8.0"
 
 
+RELEASE = """
+import importlib.metadata as metadata, triton
+assert metadata.version("triton") == triton.__version__, metadata.version("triton")
+assert metadata.packages_distributions()["triton"][0] == "triton"
+"""
+
+
+def test_the_release_as_packages_are_asked_for_it(tmp_path: Path):
+    """Libraries ask the metadata of a distribution whether Triton is there, and which: in children, too."""
+    other = tmp_path / "another" / "triton-2.1.0.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: triton\nVersion: 2.1.0\n")
+    (tmp_path / "child.py").write_text(RELEASE)
+    here = f"import sys; sys.path.append({str(other.parent)!r}); import tessera.compat\n{RELEASE}"
+    child = f"import subprocess; subprocess.run([sys.executable, {str(tmp_path / 'child.py')!r}], check=True)"
+    python(tmp_path, "-c", here + child)
+
+
 def test_a_kernel_of_triton_in_this_process(tmp_path: Path):
     (tmp_path / "program.py").write_text("import tessera.compat\n" + KERNEL + "\nmain()\n")
     assert ours(python(tmp_path, str(tmp_path / "program.py")))
