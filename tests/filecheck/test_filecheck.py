@@ -105,6 +105,7 @@ IN_PASSES -= {
     "graph-split-addmm",
     "graph-share-heads",
     "graph-point-convolutions",
+    "graph-select-largest",
     "graph-drop-copies",  # as the next one of torch's graphs
     "graph-narrow-places",
     "graph-drop-masks",

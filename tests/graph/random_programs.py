@@ -289,7 +289,8 @@ class RandomProgram:
                 "{a}.amax({d}, keepdim={k}); {a}.amin({d}, keepdim={k}); {a}.any({o}, keepdim={k}); "
                 "{a}.all(); {a}.argmax({o}, keepdim={k}); {a}.max({o})[1]; {a}.min({o}, keepdim={k})[0]; "
                 "{a}.sort({o}, stable=True)[0]; ({a} != 0).sum({d}, keepdim={k}); {a}.argmin(); "
-                "{a}.cummax({o})[0]; {a}.count_nonzero({o}); {a}.prod({o}); {a}.topk(1, {o})[0]"
+                "{a}.cummax({o})[0]; {a}.count_nonzero({o}); {a}.prod({o}); {a}.topk(1, {o})[0]; "
+                "{a}.topk(min([3, *{a}.shape[{o}:][:1]]), {o}, largest={k})[0]"
             )
         o = self.random.choice(dims) - (x.dim() if self.random.random() < 0.5 else 0) if dims else 0
         return "{new} = " + self.random.choice(forms).format(a=a, d=tuple(dims), k=keep, o=o), True

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tessera.dtypes import float64
+from tessera.dtypes import dtype, float64
 from tessera.graph.index import Expr, expr
 from tessera.graph.ir.scalars import Scalar, where
 from tessera.graph.torch.lowering.base import Float, Lowering, Tensor, rule
@@ -103,14 +103,16 @@ def cat(low: Lowering, tensors: Sequence[Tensor], at: int = 0) -> Tensor:
 def stack(low: Lowering, tensors: Sequence[Tensor], at: int = 0) -> Tensor:
     at %= len(low.shape)
 
-    def body(i: list[Expr]) -> Scalar:
-        place, along = [j for k, j in enumerate(i) if k != at], low.position(i[at])
-        found = cast(low.load(tensors[-1], place), low.elem)
-        for n, x in reversed(list(enumerate(tensors[:-1]))):
-            found = where(along.eq(n), cast(low.load(x, place), low.elem), found)
-        return found
+    return low.map(lambda i: one_of(low, tensors, at, i, low.elem))
 
-    return low.map(body)
+
+def one_of(low: Lowering, tensors: Sequence[Tensor], at: int, i: list[Expr], elem: dtype) -> Scalar:
+    """The element of the tensor whose number is the coordinate `at`."""
+    place, along = [*i[:at], *i[at + 1 :]], low.position(i[at])
+    found = cast(low.load(tensors[-1], place), elem)
+    for n, x in reversed(list(enumerate(tensors[:-1]))):
+        found = where(along.eq(n), cast(low.load(x, place), elem), found)
+    return found
 
 
 @rule("constant_pad_nd")

@@ -8,15 +8,24 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tessera.dtypes import int64
+from tessera.dtypes import float32, int64
 from tessera.graph.index import Expr, expr
 from tessera.graph.ir.scalars import Scalar, is_nan, where
 from tessera.graph.ir.types import product
-from tessera.graph.passes.expand_sort import is_medium, is_quick, is_short
+from tessera.graph.passes.expand_sort import is_medium, is_quick, is_short, ordered
 from tessera.graph.torch.lowering.base import Lowering, Tensor, rule
+from tessera.graph.torch.lowering.create import one_of
 from tessera.graph.torch.lowering.reduce import chosen_of, last_to, with_place
 from tessera.graph.torch.lowering.view import reshaped, view
 from tessera.graph.torch.types import NotLowered, element_of, torch_type
+from tessera.ir import Value
+from tessera.ir.applications import apply
+
+# The most elements that are selected of a row, each by a walk through it, and the longest row. On one thread of a Zen 3
+# a walk takes 0.2 to 0.5 ns an element, eager 18 for 16 of 100, 3.5 for 8 of 2,000, and 0.7 to 2.3 for 8 of more than
+# 8,192. The walks are written out: 16 of rows of 100 take 0.9 s to compile, 32 take 3.5.
+SELECTED, SELECTED_OF = 16, 2048
+HALF = 32  # bits of the place in an integer that is compared
 
 
 def in_order(
@@ -75,9 +84,55 @@ def topk(
     at = dim % x.rank
     if k == 1 and largest:  # NaN is the largest for both
         return with_place("max", low, x, at, True)
-    rows = in_order(low, x, at, largest)
     shape = [k if d == at else n for d, n in enumerate(x.shape)]
+    if is_selected(x, at, k):
+        found = selected(low, x, at, largest, k)
+        return low.loops(shape, lambda i: _taken(low, x, at, i, one_of(low, found, at, i, int64)))
+    rows = in_order(low, x, at, largest)
     return low.loops(shape, lambda i: [low.load(r, i) for r in rows])
+
+
+def is_selected(x: Tensor, at: int, count: object) -> bool:
+    """Whether the first elements of rows are found one after the other, without the order of the rest."""
+    n = x.shape[at]
+    if x.device != "cpu" or x.elem != float32 or not isinstance(n, int):
+        return False
+    if n > SELECTED_OF or not isinstance(count, int) or not 0 < count <= SELECTED:
+        return False
+    return apply("graph-select-largest", what="topk")
+
+
+def selected(low: Lowering, x: Tensor, at: int, descending: bool, count: int) -> list[Tensor]:
+    """The first `count` elements along `at` in a stable order, as integers of 64 bits whose lower half is the place."""
+    n, outer = x.shape[at], [n for k, n in enumerate(x.shape) if k != at]
+    last = (1 << 63) - 1
+
+    def joined(i: list[Expr]) -> list[Value]:
+        key = ordered(low.load(x, i))
+        key = ~key if descending else key
+        return [(key.to(int64) << HALF | low.position(i[at])).value]
+
+    (keys,) = low.inner_tensors(x.shape, joined)
+    found: list[Tensor] = []
+
+    def least(i: list[Expr]) -> list[Value]:
+        before = low.load(found[-1], i) if found else None
+
+        def one(r: list[Expr]) -> Scalar:
+            own = low.load(keys, [*i[:at], *r, *i[at:]])
+            return own if before is None else where(own > before, own, last)
+
+        return [low.reduce("min", [n], one).value]
+
+    for _ in range(count):
+        found += low.inner_tensors(outer, least)
+    return found
+
+
+def _taken(low: Lowering, x: Tensor, at: int, i: list[Expr], chosen: Scalar) -> list[Scalar]:
+    """The element that an integer of `selected` names, and its place."""
+    place = chosen & ((1 << HALF) - 1)
+    return [low.load(x, [*i[:at], low.computed(place), *i[at + 1 :]]), place]
 
 
 def _decided(x: Tensor) -> None:
