@@ -32,7 +32,7 @@ def consume_once(r: Ring, zero: Value) -> None:
     """Read tiles that are loaded only once."""
     b = Builder.before_op(r.loads[0])
     r.tiles.wait_full(b, (zero, zero))
-    _replace_loads(r, r.tiles.views(b, zero))
+    show(r.allocs, r.tiles.views(b, zero))
 
 
 def consume(rings: Sequence[Ring], top: Block, zero: Value) -> None:
@@ -46,7 +46,7 @@ def _body(r: Ring, loop: ForOp, state: State) -> State:
     b = Placing(r.loads[0], *reads)
     ring.wait_full(b, state)
     views = ring.views(b, slot)
-    _replace_loads(r, views)
+    show(r.allocs, views)
     end = loop.body.terminator
     b = Placing(end, *counts)
     if _read_on(r, loop):
@@ -82,11 +82,6 @@ def _places(r: Ring, loop: ForOp) -> tuple[Place, Place, Place]:
 def _reads(op: Op) -> bool:
     used = any(isinstance(v.type, SharedType) for v in op.operands)
     return used and not isinstance(op, SharedView | MbarrierArriveOp | MbarrierWaitOp)
-
-
-def _replace_loads(r: Ring, views: list[Value]) -> None:
-    for alloc, view in zip(r.allocs, views, strict=True):
-        show(alloc, view)
 
 
 def _read_on(r: Ring, loop: ForOp) -> bool:

@@ -190,13 +190,14 @@ class _Rings:
         ring.wait_empty(b, written)
         copies = self._at(at, self.position)
         ahead = self._copies(copies, ahead, index, written[0], {"slot": self.ahead})
-        buffers = [s.alloc.result for s in self.streams]
-        last = max(
-            (stage_of(op, loop) for v in buffers for op in readers(v, loop)), default=self.main
-        )
-        for s, row in zip(self.streams, ring.rows, strict=True):
-            view = self._at(s.alloc, self.start).emit(ops.LocalIndexOp(row, read[0], slot=0))
-            show(s.alloc, view)
+        allocs = [s.alloc for s in self.streams]
+        users = [op for a in allocs for op in readers(a.result, loop)]
+        last = max((stage_of(op, loop) for op in users), default=self.main)
+        views = [
+            self._at(a, self.start).emit(ops.LocalIndexOp(row, read[0], slot=0))
+            for a, row in zip(allocs, ring.rows, strict=True)
+        ]
+        show(allocs, views)
         position = [op.attrs["position"] for op in body if op.attrs.get("stage") == self.main][-1]
         b = self._at(end, position)
         following = zip(ring.advance(b, read), ring.advance(b, written), strict=True)

@@ -17,7 +17,7 @@ def ordered_loops(func: FuncOp, rings: list[Ring]) -> dict[ForOp, list[Op]]:
     found: dict[ForOp, list[Op]] = {}
     for r in rings:
         loop = r.block.parent
-        seen = _seen(func, r)
+        seen = seen_by(func, r)
         if not seen:
             continue
         if not isinstance(loop, ForOp) or any(op.is_inside(loop) for op in seen):
@@ -28,12 +28,7 @@ def ordered_loops(func: FuncOp, rings: list[Ring]) -> dict[ForOp, list[Op]]:
     return found
 
 
-def sees_nothing(func: FuncOp, r: Ring) -> bool:
-    """Whether the loads of a ring may run at any time."""
-    return not _seen(func, r)
-
-
-def _seen(func: FuncOp, r: Ring) -> list[Op]:
+def seen_by(func: FuncOp, r: Ring) -> list[Op]:
     """Return the ops that a ring's loads may see: all writes that may come before them if they are `ordered`."""
     bases = {made_by(load.desc).base for load in r.loads}
     ordered = any(load.ordered for load in r.loads)

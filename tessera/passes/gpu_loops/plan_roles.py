@@ -26,7 +26,7 @@ from tessera.ops.roles import NEVER
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.chains import overlapping, run_on, schedule_late, shiftable
 from tessera.passes.gpu_loops.choices import note_choice
-from tessera.passes.gpu_loops.ordering import sees_nothing
+from tessera.passes.gpu_loops.ordering import seen_by
 from tessera.passes.gpu_loops.producer import Needs, Split
 from tessera.passes.gpu_loops.rings import SLACK, Ring, filled_by, grouped, read_together, share
 from tessera.passes.gpu_loops.shared_scalars import shared_scalars
@@ -105,7 +105,7 @@ def check_split(module: Module, func: ops.FuncOp) -> Split:
     for r in loading_rings(func):
         if r.once:  # keep the loads whose coordinates all roles know from the start
             r.loads = [x for x in r.loads if all(v.op is None or v.op in known for v in x.offsets)]
-        if not r.once or (r.loads and sees_nothing(func, r)):
+        if not r.once or (r.loads and not seen_by(func, r)):
             rings.append(r)
     split = Split(func, rings)
     Needs(split)

@@ -120,9 +120,10 @@ def behind_mmas(loop: ops.ForOp) -> Builder:
     return Builder.after_op(at)
 
 
-def show(alloc: ops.LocalAllocOp, view: Value) -> None:
-    """Let readers of an allocation see a buffer that is filled elsewhere instead, and drop what filled it."""
-    filling = alloc.init.op if alloc.init is not None else None
-    alloc.replace_by([view])
-    if filling is not None:
-        filling.erase()
+def show(allocs: Sequence[ops.LocalAllocOp], views: Sequence[Value]) -> None:
+    """Let readers of allocations see buffers that are filled elsewhere, and drop what filled the allocations."""
+    for alloc, view in zip(allocs, views, strict=True):
+        filling = alloc.init.op if alloc.init is not None else None
+        alloc.replace_by([view])
+        if filling is not None:
+            filling.erase()
