@@ -47,6 +47,9 @@ TILE_IR = (
     _row(
         "peel-first", "gpu", "takes the first iteration out of loops that branch on being in it: Welford's means", "constant bounds; at least two iterations", "passes/neutral/peel.py `_peelable`", "tests/filecheck/peel-first.tir, tests/unit/test_ranges.py", unit="loop",
     ),
+    _row(
+        "aligned-extents", "gpu", "gives work on descriptors a version for rows whose extents are multiples of 16 bytes, in which threads access vectors", "none: the kernel looks", "passes/neutral/aligned_extents.py", "tests/filecheck/aligned-extents.tir, tests/lang/test_descriptor_extents.py", unit="block",
+    ),
     _row("unroll", "gpu", "puts several iterations into one body where `loop_unroll_factor` asks for it", "a constant step; the widened step fits the index's type", "passes/neutral/unroll.py", "tests/unit/test_unroll.py", unit="loop"),
 )  # fmt: skip
 

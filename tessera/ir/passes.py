@@ -71,8 +71,8 @@ FORMER_NAMES = {
 }
 """Former names of passes. They still work, with a warning, as do names with underscores for hyphens."""
 PASS_NAMES = (
-    "accelerate", "allocate-shared", "assign-layouts", "async-mma", "barriers", "canonicalize", "check-resources",
-    "checks", "coalesce", "cse", "descriptor-to-pointer", "exchange-partners", "expand-loops",
+    "accelerate", "aligned-extents", "allocate-shared", "assign-layouts", "async-mma", "barriers", "canonicalize",
+    "check-resources", "checks", "coalesce", "cse", "descriptor-to-pointer", "exchange-partners", "expand-loops",
     "graph-add-biases", "graph-canonicalize",
     "graph-channels-last", "graph-cse", "graph-drop-roundings", "graph-expand-scatters", "graph-expand-sorts",
     "graph-fuse", "graph-narrow-results", "graph-place-parts", "graph-recompute-expanded", "graph-reduce-scatters",

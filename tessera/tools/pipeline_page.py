@@ -51,6 +51,10 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "Descriptors are as the kernel's author wrote them, on tile IR.",
         "Descriptors that the host can encode before the launch are `mapped`. This kernel has pointers, no descriptors.",
     )],
+    "aligned-extents": [(
+        "Descriptors that the TMA unit serves are `mapped`; others are about to become pointers and masks.",
+        "Work on descriptors of which extents are not known has a version for extents in multiples of 16 bytes.",
+    )],
     "lower-descriptors": [(
         "Tile IR has no layouts yet, and descriptors that the TMA unit serves are `mapped`.",
         "Accesses through all other descriptors are pointers and masks. This kernel has none.",

@@ -51,6 +51,8 @@ def test_kernels_exchange_within_warps(family: str, least: int) -> None:
         ({"dots": "chain", "link": "online", "maps": False}, "mma-chains", True),
         ({"dots": "chain", "link": "exp", "maps": False, "stages": 1}, "mma-chains", False),
         ({"add": "scattered"}, "scattered-columns", True),
+        ({"access": "found"}, "aligned-extents", True),
+        ({"access": "desc"}, "aligned-extents", False),
     ],
 )
 def test_conditions_and_their_neighbours(change: dict, name: str, is_reached: bool) -> None:

@@ -253,6 +253,19 @@ def columns_one_by_one(x, out, m, n, B: tl.constexpr):
 
 
 @tessera.jit
+def found_extents(a, b, out, sizes, B: tl.constexpr):
+    """A product of arrays whose extents are numbers in memory."""
+    n = tl.load(sizes)
+    left = tl.make_tensor_descriptor(a, [B, n], [128, 1], [B, B])
+    right = tl.make_tensor_descriptor(b, [B, n], [128, 1], [B, B])
+    acc = tl.zeros((B, B), tl.float32)
+    for k in range(0, tl.cdiv(n, B)):
+        acc = tl.dot(left.load([0, k * B]), right.load([0, k * B]).T, acc)
+    at = tl.arange(0, B)
+    tl.store(out + at[:, None] * B + at[None, :], acc)
+
+
+@tessera.jit
 def increased(x, n, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
     tl.store(x + at, tl.load(x + at, at < n) + 1, at < n)
@@ -482,6 +495,11 @@ SAMPLES = [
     ),
     Sample(
         "increased", BOTH, increased, lambda: small((1000,), dtype=np.float32), lambda x: [*x, 1000], (2,), {"B": 512}
+    ),
+    Sample(
+        "found extents", ("simt",), found_extents,
+        lambda: [*small((16, 128), (16, 128)), np.zeros((16, 16), np.float32), np.array([104], np.int32)], list, (1,),
+        {"B": 16},
     ),
     Sample(
         "columns one by one", ("cpu",), columns_one_by_one, lambda: small((20, 200), (256,), dtype=np.float32),

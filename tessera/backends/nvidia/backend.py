@@ -31,6 +31,7 @@ from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_movement.tensor_maps import select_tensor_maps
 from tessera.passes.gpu_pipeline import gpu_passes
 from tessera.passes.gpu_scheduling.clusters import partition_cluster
+from tessera.passes.neutral.aligned_extents import aligned_extents
 from tessera.passes.neutral.descriptors import lower_descriptors
 from tessera.passes.neutral.insert_trace import TRACED, insert_trace
 from tessera.passes.neutral.peel import peel_first
@@ -182,7 +183,8 @@ class NvidiaBackend(Backend):
         )
         if facts.has_tma:
             first.append(select_tensor_maps.bind(stores=options.tensor_stores))
-        return [*first, lower_descriptors, peel_first, unroll, *neutral_pipeline()]
+        extents = aligned_extents.bind(arguments=not facts.has_tma)
+        return [*first, extents, lower_descriptors, peel_first, unroll, *neutral_pipeline()]
 
     def check_fit(self, make_ir: Callable[[], object], options: Options) -> None:
         module = self.stages(options)["tir"](make_ir(), {})

@@ -13,7 +13,7 @@ from tessera.ir import Builder, Op, Value
 from tessera.ir.applications import apply
 from tessera.ops import AddOp, AndOp, CmpOp, ForOp, Loop, YieldOp
 from tessera.passes.neutral.fold import constant_of
-from tessera.passes.neutral.loops import branch_for, iteration, runs_at_all
+from tessera.passes.neutral.loops import branch_around, iteration, runs_at_all
 
 SMALL = 100  # ops of an iteration, and of what follows the loop, that are copied
 
@@ -27,9 +27,7 @@ def version_short(loop: ForOp) -> None:
     if not apply("short-loops", loop):
         return
     moved = [loop, *_rest(loop)]
-    inside = {x for op in moved for x in op.walk()}
-    passed = [v for op in moved for v in op.results if not inside.issuperset(v.users())]
-    branch = branch_for(Builder.before_op(loop), _one_iteration(loop), passed, loop.loc)
+    branch, passed = branch_around(_one_iteration(loop), moved)
     b = Builder(branch.then, None, loop.loc)
     mapping = iteration(b, loop, loop.lb, loop.inits)
     results = [mapping.get(v, v) for v in loop.body.terminator.operands]
@@ -37,9 +35,6 @@ def version_short(loop: ForOp) -> None:
     for op in moved[1:]:
         b.insert(op.clone(mapping))
     b.insert(YieldOp([mapping[v] for v in passed]))
-    end = Builder(branch.orelse, None, loop.loc).insert(YieldOp(passed))
-    for op in moved:
-        op.move_before(end)
 
 
 def _rest(loop: ForOp) -> list[Op]:

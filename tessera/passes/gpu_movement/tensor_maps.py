@@ -21,10 +21,9 @@ from tessera.dtypes import bfloat16, float16, float32, float64, int32, int64, ui
 from tessera.ir import Block, Builder, DescriptorType, Module, Op, Value, pass_
 from tessera.ir.applications import apply
 from tessera.layout import Boxes, box_layout, boxes_of
-from tessera.passes.neutral.descriptors import made_by
+from tessera.passes.neutral.descriptors import ALIGNMENT, argument_or_constant, made_by
 from tessera.passes.neutral.remarks import remark
 
-ALIGNMENT = 16  # bytes: of the base and of strides (CUDA, tensor maps)
 ENDLESS = (1 << 31) - 1  # the extent of an array whose end is not known
 PADDED = (float16, bfloat16, float32, float64)  # element types whose maps fill with NaN
 _WORDS = (int32, uint32, int64, uint64)
@@ -146,17 +145,6 @@ def _known(op: Access, desc: ops.MakeDescriptorOp, func: ops.FuncOp) -> bool:
     edges = fields[len(desc.shape)] if isinstance(op, ops.DescriptorStoreOp) else None
     fixed = [w[1] for w in (*strides[:-1], edges) if w is not None and w[0] == "const"]
     return all(n * size % ALIGNMENT == 0 for n in fixed)
-
-
-def argument_or_constant(v: Value, body: Block) -> tuple[str, int] | None:
-    """Return ("arg", its number), ("const", its value), or None for a number that the program computes."""
-    while isinstance(v.op, ops.CastOp | ops.HintOp):
-        v = v.op.operands[0]
-    if v.owner is body:
-        return "arg", v.index
-    if isinstance(v.op, ops.ConstOp):
-        return "const", int(v.op.value)
-    return None
 
 
 def _at_start(desc: ops.MakeDescriptorOp, func: ops.FuncOp) -> Value:

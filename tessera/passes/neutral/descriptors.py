@@ -14,10 +14,10 @@ from typing import Any
 from tessera import ops
 from tessera.dtypes import int32, int64
 from tessera.errors import UnsupportedLanguageConstruct
-from tessera.ir import Builder, DescriptorType, Module, Op, TileType, Value, pass_
+from tessera.ir import Block, Builder, DescriptorType, Module, Op, TileType, Value, pass_
 from tessera.passes.neutral.loops import const
 
-_ALIGNMENT = 16  # bytes: of the base and of every stride but the last
+ALIGNMENT = 16  # bytes: of the base and of every stride but the last (CUDA, tensor maps)
 
 
 @pass_("lower-descriptors")
@@ -68,6 +68,17 @@ def made_by(v: Value) -> ops.MakeDescriptorOp:
     """Return the op that made a descriptor. Control flow carries the fields of descriptors, not descriptors."""
     assert isinstance(v.op, ops.MakeDescriptorOp), "a descriptor that control flow carries"
     return v.op
+
+
+def argument_or_constant(v: Value, body: Block) -> tuple[str, int] | None:
+    """Return ("arg", its number), ("const", its value), or None for a number that the program computes."""
+    while isinstance(v.op, ops.CastOp | ops.HintOp):
+        v = v.op.operands[0]
+    if v.owner is body:
+        return "arg", v.index
+    if isinstance(v.op, ops.ConstOp):
+        return "const", int(v.op.value)
+    return None
 
 
 def lower_access(op: ops.DescriptorLoadOp | ops.DescriptorStoreOp) -> None:
@@ -130,12 +141,12 @@ class _Access:
 
     def _addresses(self) -> Value:
         emit = self.b.emit
-        ptr = emit(ops.HintOp(self.base, divisibility=(_ALIGNMENT,)))
+        ptr = emit(ops.HintOp(self.base, divisibility=(ALIGNMENT,)))
         last = len(self.dims) - 1
         strides: list[Value] = []
         for d, (offset, stride) in enumerate(zip(self.offsets, self.strides, strict=True)):
             if d != last:
-                whole = max(1, _ALIGNMENT // self.elem.storage_bytes)
+                whole = max(1, ALIGNMENT // self.elem.storage_bytes)
                 stride = emit(ops.HintOp(stride, divisibility=(whole,)))
             strides.append(stride)
             moved = emit(ops.CastOp(offset, results=(int64,)))
@@ -202,9 +213,9 @@ class _Rows(_Access):
 
     def _addresses(self) -> Value:
         emit = self.b.emit
-        ptr = emit(ops.HintOp(self.base, divisibility=(_ALIGNMENT,)))
+        ptr = emit(ops.HintOp(self.base, divisibility=(ALIGNMENT,)))
         ptr = emit(ops.AddPtrOp(ptr, emit(ops.CastOp(self.op.column, results=(int64,)))))
-        whole = max(1, _ALIGNMENT // self.elem.storage_bytes)
+        whole = max(1, ALIGNMENT // self.elem.storage_bytes)
         stride = emit(ops.HintOp(self.strides[0], divisibility=(whole,)))
         rows = self._place(0, self.op.rows)
         rows = emit(ops.CastOp(rows, results=(TileType(rows.type.shape, int64),)))

@@ -1,5 +1,5 @@
-"""Rewrites counted loops: copies an iteration, unrolls, splits into two loops, adds carried values. Passes and back
-ends that change loops are made of these steps."""
+"""Rewrites counted loops: copies an iteration, unrolls, splits into two loops, adds carried values, makes room for
+another version. Passes and back ends that change loops are made of these steps."""
 
 from __future__ import annotations
 
@@ -82,6 +82,18 @@ def branch_for(b: Builder, condition: Value, values: Sequence[Value], loc: Loc |
     for old, new in zip(values, branch.results, strict=True):
         old.replace_all_uses(new)
     return branch
+
+
+def branch_around(condition: Value, moved: Sequence[Op]) -> tuple[IfOp, list[Value]]:
+    """Move ops, each the next one of the one before, into the second branch of an `if`. Return it, and those of their
+    results that others use; the caller fills the first branch, with another version of the ops."""
+    inside = {x for op in moved for x in op.walk()}
+    passed = [v for op in moved for v in op.results if not inside.issuperset(v.users())]
+    branch = branch_for(Builder.before_op(moved[0]), condition, passed, moved[0].loc)
+    end = Builder(branch.orelse, None, branch.loc).insert(YieldOp(passed))
+    for op in moved:
+        op.move_before(end)
+    return branch, passed
 
 
 def can_unroll(loop: ForOp, count: int) -> bool:

@@ -10,7 +10,16 @@ from tests.fuzz.case import Case
 from tests.fuzz.generators import features
 from tests.fuzz.generators.epilogues import ENDINGS, STORES, epilogue
 from tests.fuzz.generators.features import Features, Pick, Several
-from tests.fuzz.generators.operands import ACCESSES, OPS, PLACES, RAWS, SOURCES, Axis, Operand
+from tests.fuzz.generators.operands import (
+    ACCESSES,
+    DESCRIPTORS,
+    OPS,
+    PLACES,
+    RAWS,
+    SOURCES,
+    Axis,
+    Operand,
+)
 from tests.fuzz.generators.tolerance import smooth, tolerance
 from tests.fuzz.generators.writer import EXACT, TL, Inexact, Writer, indented
 
@@ -76,7 +85,7 @@ OVERLAPPING: dict[str, Pick] = WARPGROUPS | {
     "b_raw": Pick("same", "i8", "fp8e5", "int4", "nibble", plain=0.6), "v_raw": Pick("same", "i8", "fp8e5", plain=0.8),
     "stages": Pick(3, 4, 2, 5, weights=(6, 7, 3, 4)), "steps": Pick(5, 3, 2, 1, 0, weights=(7, 6, 4, 2, 1)),
     "loop": Pick("for", "runtime", "range", "tiles", "while", plain=0.4), "jump": Pick("none", "break", plain=0.95),
-    "access": Pick("index", "advance", "host", "desc", plain=0.4), "mask": Pick("none", "k", "all", plain=0.7),
+    "access": Pick("index", "advance", "host", "desc", "found", plain=0.4), "mask": Pick("none", "k", "all", plain=0.7),
     "maps": Pick(True, False, plain=0.5), "offset": Pick(0), "pad": Pick(0, 16, plain=0.8),
 }  # fmt: skip
 
@@ -146,7 +155,7 @@ def settle(f: Features) -> Features:
         f["jump"] = "continue"
     if f["jump"] == "continue" and f["access"] == "advance":
         f["access"] = "index"
-    if f["access"] in ("desc", "host"):
+    if f["access"] in DESCRIPTORS:
         f["m"] = max(f["m"], 16)  # parts of a few rows would be empty
         f["mask"] = f["mask"] if f["mask"] != "wrap" else "none"
         for side in "abv":

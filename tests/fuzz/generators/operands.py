@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.fuzz.generators.writer import EXACT, TL, Inexact, Writer
 
-ACCESSES = ("index", "advance", "block", "desc", "host")
+ACCESSES = ("index", "advance", "block", "desc", "host", "found")
+DESCRIPTORS = ("desc", "host", "found")
 RAWS = ("same", "i8", "fp16", "bf16", "fp32", "u8", "i32", "int4", "nibble", "fp8e5")
 OPS = (
     "mul", "add", "sub", "where", "parity", "step", "neg", "abs", "relu", "round", "turn", "reshape", "join",
@@ -98,7 +99,7 @@ class Operand:
         size = [a.total for a in axes]
         major = 0 if self.order == "row" else 1
         ld = size[1 - major] + self.f["pad"]
-        if access in ("desc", "host"):
+        if access in DESCRIPTORS:
             ld = -(-ld // 16) * 16
         low, high = (
             (0, 2) if dtype == "u8" and not lanes and self.raw == "u8" else (-self.high, self.high)
@@ -106,13 +107,13 @@ class Operand:
         fill = "bits" if self.raw in ("int4", "nibble") else "ints"
         if self.f["data"] == "normal" and dtype[0] in "fb":
             fill = "normal"
-        offset = 0 if access in ("desc", "host") else self.f["offset"]
+        offset = 0 if access in DESCRIPTORS else self.f["offset"]
         w.array(f"{x}_ptr", dtype, size[major] * ld, fill=fill, low=low, high=high, offset=offset)
         strides = ["1", "1"]
         strides[major] = self._number(f"{x}_ld", ld)
         if access == "block":
             self._block_pointer(at, axes, strides, major)
-        elif access in ("desc", "host"):
+        elif access in DESCRIPTORS:
             self._descriptor(at, axes, ld, major)
         else:
             self._pointers(at, axes, strides, lanes)
@@ -177,11 +178,19 @@ class Operand:
             d = w.descriptor(f"{x}_ptr", shape, [ld, 1], block)
         else:
             d = f"d_{x}"
-            w.line(
-                "setup", f"{d} = tl.make_tensor_descriptor({x}_ptr, {shape}, [{ld}, 1], {block})"
-            )
+            found = self.f["access"] == "found"
+            sizes = [
+                self._found(f"{x}_size{i}", n) if found else str(n) for i, n in enumerate(shape)
+            ]
+            of = f"[{', '.join(sizes)}], [{ld}, 1], {block}"
+            w.line("setup", f"{d} = tl.make_tensor_descriptor({x}_ptr, {of})")
         turned = ".T" if major == 1 else ""
         w.line(at, f"{x} = {d}.load([{pair[0].first}, {pair[1].first}]){turned}")
+
+    def _found(self, name: str, number: int) -> str:
+        """An extent that the kernel reads from memory, so that a compiler knows nothing of it."""
+        self.w.array(name, "i32", 1, fill="ints", low=number, high=number)
+        return f"tl.load({name})"
 
     def _unpack(self, at: str) -> None:
         w, x, inner = self.w, self.name, self.inner
