@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
 import importlib.util
 import multiprocessing
 import sys
@@ -178,6 +179,9 @@ def main() -> int:
     if args.check:
         return int(check(args.only) > 0)
     compilers = ["tessera"] + ["triton"] * (importlib.util.find_spec("triton") is not None)
+    if "triton" in compilers:  # it keeps the maps of descriptors that kernels make in such memory
+        scratch = importlib.import_module("triton").set_allocator
+        scratch(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device=DEVICE))
     if args.jobs:
         tasks = [(args.only, n, args.jobs, compilers) for n in range(args.jobs)]
         with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:

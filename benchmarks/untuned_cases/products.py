@@ -100,6 +100,44 @@ def experts(
 
 
 @tessera.jit
+def grouped(
+    a_ptr, b_ptr, c_ptr, starts_ptr, sizes_ptr, strides_ptr, groups,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """c = a @ b.T of several products of different sizes, whose tiles programs share: descriptors are made of what the
+    kernel loads."""
+    tile = tl.program_id(0)
+    last = 0
+    for g in range(groups):
+        m = tl.load(sizes_ptr + 3 * g)
+        n = tl.load(sizes_ptr + 3 * g + 1)
+        k = tl.load(sizes_ptr + 3 * g + 2)
+        across = tl.cdiv(n, BN)
+        count = tl.cdiv(m, BM) * across
+        if tile >= last and tile < last + count:
+            lda = tl.load(strides_ptr + 3 * g)
+            ldb = tl.load(strides_ptr + 3 * g + 1)
+            ldc = tl.load(strides_ptr + 3 * g + 2)
+            a = a_ptr + tl.load(starts_ptr + 3 * g)
+            b = b_ptr + tl.load(starts_ptr + 3 * g + 1)
+            c = c_ptr + tl.load(starts_ptr + 3 * g + 2)
+            a_desc = tl.make_tensor_descriptor(a, [m, k], [lda, 1], [BM, BK])
+            b_desc = tl.make_tensor_descriptor(b, [n, k], [ldb, 1], [BN, BK])
+            c_desc = tl.make_tensor_descriptor(c, [m, n], [ldc, 1], [BM, BN])
+            while tile >= last and tile < last + count:
+                i = (tile - last) // across * BM
+                j = (tile - last) % across * BN
+                acc = tl.zeros((BM, BN), dtype=tl.float32)
+                for step in range(0, tl.cdiv(k, BK)):
+                    x = a_desc.load([i, step * BK])
+                    y = b_desc.load([j, step * BK])
+                    acc += tl.dot(x, y.T)
+                c_desc.store([i, j], acc.to(tl.float16))
+                tile += tl.num_programs(0)
+        last += count
+
+
+@tessera.jit
 def batched(
     a_ptr, b_ptr, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ):  # fmt: skip
@@ -255,6 +293,35 @@ def of_experts(what: str, small: bool, tokens: int) -> Problem:
     )
 
 
+def of_groups(what: str, small: bool, odd: int) -> Problem:
+    """`odd`: by how much the depth is short of a multiple of 16 bytes; rows are padded to one."""
+    unit = 64 if small else 1024
+    sizes = [(i * unit, 2 * unit, 4 * unit - odd) for i in (1, 2, 3, 4)]
+    strides = [(4 * unit, 4 * unit, 2 * unit)] * len(sizes)
+    rows = [sum(size[0] for size in sizes[:g]) for g in range(len(sizes) + 1)]
+    starts = [
+        (4 * unit * rows[g], 8 * unit * unit * g, 2 * unit * rows[g]) for g in range(len(sizes))
+    ]
+    a, b = normal(rows[-1], 4 * unit), normal(len(sizes), 2 * unit, 4 * unit)
+    c = empty(rows[-1], 2 * unit)
+    numbers = [
+        torch.tensor(starts, device=DEVICE),
+        *(torch.tensor(t, dtype=torch.int32, device=DEVICE) for t in (sizes, strides)),
+    ]
+
+    def launch(kernels: Any, config: Any) -> Any:
+        return lambda: kernels.grouped[(132,)](a, b, c, *numbers, len(sizes), **config)
+
+    def wanted() -> Any:
+        depth = sizes[0][2]
+        parts = [a[rows[g] : rows[g + 1], :depth].float() for g in range(len(sizes))]
+        return [torch.cat([x @ y[:, :depth].float().T for x, y in zip(parts, b, strict=True)])]
+
+    flops = sum(2.0 * m * n * k for m, n, k in sizes)
+    of = f"{len(sizes)}x{unit}x{2 * unit}x{sizes[0][2]}"
+    return case(what, of, flops, WIDE, launch, c, wanted)
+
+
 def small_batches(what: str, small: bool, size: int, depth: int) -> Problem:
     B = 4 if small else 4096 * 64 // size
     a, b, c = normal(B, size, depth), normal(B, depth, size), empty(B, size, size)
@@ -311,6 +378,8 @@ def problems(small: bool) -> Problems:
         ("experts, few tokens", 48),
     ):
         yield f"matmul, {what}", partial(of_experts, what, small, tokens)
+    for what, odd in (("groups, descriptors", 0), ("groups, descriptors, odd depth", 4)):
+        yield f"matmul, {what}", partial(of_groups, what, small, odd)
     for size, depth in ((64, 64), (128, 128), (100, 80)):
         yield (
             f"matmul, batched {size}x{depth}",
