@@ -208,3 +208,16 @@ def test_what_is_returned_twice_is_one_object(grad: bool):
     )
     assert sums is again
     assert others[0].data_ptr() != others[1].data_ptr()
+
+
+@pytest.mark.parametrize("shape", [(7,), (5, 3)])
+def test_a_write_to_no_elements_is_fused(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]):
+    monkeypatch.setenv("TESSERA_STRICT", "1")  # a fault of ours is an error
+
+    def f(x: Any) -> Any:
+        doubled = x.flatten() * 2
+        doubled[-1:1:2] += 2
+        return doubled
+
+    x = torch.randn(shape)
+    assert torch.equal(torch.compile(f, backend="tessera")(x), f(x))

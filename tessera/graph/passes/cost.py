@@ -142,8 +142,9 @@ def weight_of(block: Block, size: SizeOf, load: int = 1) -> int:
 
 def weight_of_element(loop: LoopOp, size: SizeOf) -> float:
     """The scalar ops for an element of a pointwise loop. What depends on some of its indices only, as the place that a
-    row is gathered from, is computed once for all of the others."""
-    total, extents = 0.0, dict(zip(loop.body.args, map(size, loop.extents), strict=True))
+    row is gathered from, is computed once for all of the others. A loop without elements counts as one of one."""
+    total = 0.0
+    extents = {a: max(size(n), 1) for a, n in zip(loop.body.args, loop.extents, strict=True)}
     indices = {a: frozenset([a]) for a in extents}
     for op in loop.body:
         found = frozenset[Value]().union(*(indices.get(v, ()) for v in op.operands))
