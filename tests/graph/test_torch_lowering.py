@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,3 +203,33 @@ def test_a_copied_view_is_no_part_of_its_argument():
     found = torch.compile(lambda x: torch.view_copy(x, (6,)), backend="tessera")(x)
     found += 1
     assert torch.equal(found, x.reshape(6) + 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "at", "strides"),
+    [((70, 24), 0, "(1, 24)"), ((3, 40, 20), 1, "(800, 1, 20)"), ((9, 5, 4), 0, "(4, 1, 20)")],
+)
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int64"])
+def test_scans_across_memory_lie_as_their_results(
+    shape: tuple[int, ...], at: int, strides: str, kind: str, tmp_path: Path
+):
+    """So that a program takes many columns, whose elements are side by side."""
+    x = (torch.randn(shape) * 4).to(getattr(torch, kind))
+    for k, scan in enumerate(
+        (lambda x: x.cumsum(at), lambda x: x.cummax(at), lambda x: x.flip(at).cumprod(at))
+    ):
+        graphs = compare(scan, x, options={"dump": str(tmp_path / str(k))})
+        assert not externs(graphs)
+        assert f"strides={strides}" in "".join(
+            p.read_text() for p in (tmp_path / str(k)).glob("*/graph.gph")
+        )
+
+
+@pytest.mark.parametrize("shape", [(7, 4), (3, 5, 4), (1, 6), (6, 1), (2, 1, 3)])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_scans_of_every_layout_lie_as_eagers(shape: tuple[int, ...], dynamic: bool):
+    """What a loop makes in the strides of a result takes its place: both are of one type, also with symbols."""
+    plain = torch.randn(shape)
+    turned = torch.randn(shape[::-1]).permute(*reversed(range(len(shape))))
+    for x, at in itertools.product((plain, turned), range(len(shape))):
+        compare(lambda x: (x.cumsum(at), *x.cummin(at)), x, dynamic=dynamic)  # noqa: B023

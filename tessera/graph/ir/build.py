@@ -39,6 +39,8 @@ from tessera.graph.ir.ops import (
     ViewOp,
     WriteOp,
     extents_of,
+    spread,
+    yielded,
 )
 from tessera.graph.ir.types import CPU, TensorType
 from tessera.ir import Block, Builder, Module, Op, Value
@@ -202,12 +204,17 @@ class GraphBuilder:
                 r.type = TensorType(r.type.shape, r.type.elem, r.type.strides, self.device)
         return op
 
-    def loops(self, extents: Sequence[Size], body: Body) -> list[Value]:
-        """What a parallel nest makes of what its body yields, one tensor each."""
+    def loops(
+        self, extents: Sequence[Size], body: Body, strides: Sequence[Sequence[Size] | None] = ()
+    ) -> list[Value]:
+        """What a parallel nest makes of what its body yields, one tensor each, in these strides (None: row-major)."""
         block = self._block(extents, body)
-        return self.b.insert(
-            self._placed(LoopOp(extents=extents_of(extents), regions=[block]))
-        ).results
+        types = None
+        if strides:
+            made = [spread(extents, v.type) for v in yielded(block)]
+            types = [t.with_strides(s) for t, s in zip(made, strides, strict=True)]
+        op = LoopOp(extents=extents_of(extents), regions=[block], results=types)
+        return self.b.insert(self._placed(op)).results
 
     def loop(self, extents: Sequence[Size], body: Body) -> Value:
         """The same for a body that yields one value."""

@@ -70,7 +70,7 @@ def _check_indices(op: Op, block: Block, extents: Sequence[Size]) -> None:
     )
 
 
-def _spread(extents: Sequence[Size], t: Any, joined: Size = 0) -> TensorType:
+def spread(extents: Sequence[Size], t: Any, joined: Size = 0) -> TensorType:
     """The type of what a loop makes of a value that its body yields. `joined`: unless 0, what the last extent and the
     first one of a tensor become together."""
     if joined != 0:
@@ -97,7 +97,7 @@ class LoopOp(GraphOp, opcode="graph.loop"):
     def value_types(self) -> Sequence[Any]:
         values = yielded(self.body)
         sizes = self.joined or (0,) * len(values)
-        return [_spread(self.extents, v.type, n) for v, n in zip(values, sizes, strict=True)]
+        return [spread(self.extents, v.type, n) for v, n in zip(values, sizes, strict=True)]
 
     def is_joined(self, k: int) -> bool:
         """Whether the last index is part of a dimension of result k."""
@@ -223,7 +223,7 @@ class ScanOp(CombiningOp, opcode="graph.scan"):
     reverse: bool = attr(default=False)
 
     def value_types(self) -> Sequence[Any]:
-        return [_spread(self.extents, v.type) for v in yielded(self.body)]
+        return [spread(self.extents, v.type) for v in yielded(self.body)]
 
     def verify(self) -> None:
         super().verify()
@@ -239,7 +239,7 @@ class SortOp(GraphOp, opcode="graph.sort"):
     body: Block = region()
 
     def value_types(self) -> Sequence[Any]:
-        return [_spread(self.extents, v.type) for v in yielded(self.body)]
+        return [spread(self.extents, v.type) for v in yielded(self.body)]
 
     def verify(self) -> None:
         types = _yields(self, self.body)

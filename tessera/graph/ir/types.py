@@ -72,6 +72,15 @@ class TensorType:
         """The strides, those of row-major order where none are given."""
         return row_major(self.shape) if self.strides is None else self.strides
 
+    def with_strides(self, strides: Sequence[int | Expr] | None) -> TensorType:
+        """This type in other strides. Those of row-major order are none, and so are those of no element: two tensors
+        that lie alike are of one type."""
+        plain = TensorType(self.shape, self.elem, None, self.device)
+        given = None if strides is None else tuple(map(size, strides))
+        if given is None or given == plain.all_strides or any(n == 0 for n in self.shape):
+            return plain
+        return TensorType(self.shape, self.elem, given, self.device)
+
     def with_place(self, other: TensorType) -> TensorType:
         """This shape and element type with the strides and the device of another one."""
         return TensorType(self.shape, self.elem, other.strides, other.device)

@@ -227,8 +227,7 @@ def _copied(op: LoopOp, result: Value, value: Value) -> Value | None:
 def _stands_for(x: Value, copy: Value) -> bool:
     """Whether a tensor may take the place of a copy of it: a loop has made it where the copy would lie, and nobody
     else gets it but to read it."""
-    a, b = x.type, copy.type
-    return isinstance(x.op, LoopOp) and a.all_strides == b.all_strides and not _needs_own(x)
+    return isinstance(x.op, LoopOp) and x.type == copy.type and not _needs_own(x)
 
 
 def _needs_own(v: Value) -> bool:

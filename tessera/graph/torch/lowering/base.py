@@ -31,7 +31,7 @@ from tessera.graph.index import (
 from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.ir.combine import Combine
 from tessera.graph.ir.scalars import Number, Scalar, constant, where
-from tessera.graph.ir.types import ForeignType, TensorType
+from tessera.graph.ir.types import ForeignType
 from tessera.graph.torch.types import NotLowered, Size, element_of, sizes_of
 from tessera.ir import Value
 
@@ -176,7 +176,7 @@ class Lowering:
 
         def inner(*values: Value) -> list[Value]:
             with self._nest(values, extents) as indices:
-                return [x.value for x in _several(body(indices))]
+                return [x.value for x in several(body(indices))]
 
         return inner
 
@@ -184,11 +184,8 @@ class Lowering:
         self, shape: Sequence[Size], body: Callable[[list[Expr]], Any], like: Any = None
     ) -> list[Tensor]:
         """Tensors of the scalars that `body` gives for each coordinate. `like`: their fake tensors, for strides."""
-        values = self.g.loops(shape, self._body(shape, body))
-        return [
-            whole(placed(v, o))
-            for v, o in zip(values, _several(self.out if like is None else like), strict=True)
-        ]
+        strides = [sizes_of(o.stride()) for o in several(self.out if like is None else like)]
+        return [whole(v) for v in self.g.loops(shape, self._body(shape, body), strides)]
 
     def loop(
         self, shape: Sequence[Size], body: Callable[[list[Expr]], Scalar], like: Any = None
@@ -249,15 +246,18 @@ class Lowering:
         return self.g.sort(extent, self._body([extent], body), descending)
 
     def inner_tensors(
-        self, shape: Sequence[Size], body: Callable[[list[Expr]], Sequence[Value]]
+        self,
+        shape: Sequence[Size],
+        body: Callable[[list[Expr]], Sequence[Value]],
+        strides: Sequence[Sequence[Size] | None] = (),
     ) -> list[Tensor]:
-        """Row-major tensors of the tensors (or scalars) that `body` gives as values."""
+        """Tensors of the tensors (or scalars) that `body` gives as values, row-major or in these strides."""
 
         def inner(*values: Value) -> Sequence[Value]:
             with self._nest(values, shape) as indices:
                 return body(indices)
 
-        return [whole(v) for v in self.g.loops(shape, inner)]
+        return [whole(v) for v in self.g.loops(shape, inner, strides)]
 
     # --- scalars ------------------------------------------------------------------------------------------------
     def scalar(self, value: Value) -> Scalar:
@@ -332,17 +332,13 @@ class Lowering:
         return dim(len(self.dims) - 1)
 
 
-def _several(found: Any) -> list[Any]:
+def several(found: Any) -> list[Any]:
     return list(found) if isinstance(found, (list, tuple)) else [found]
 
 
 def placed(value: Value, like: Any) -> Value:
     """The value with the strides of a fake tensor, where they are not row-major."""
-    strides = sizes_of(like.stride())
-    t = value.type
-    plain = TensorType(t.shape, t.elem, None, t.device)
-    dense = strides == plain.all_strides or any(n == 0 for n in t.shape)
-    value.type = plain if dense else TensorType(t.shape, t.elem, strides, t.device)
+    value.type = value.type.with_strides(sizes_of(like.stride()))
     return value
 
 

@@ -13,11 +13,11 @@ from tessera.dtypes import dtype, float32, float64, int1, int64
 from tessera.graph.index import Expr, dim, expr
 from tessera.graph.ir.combine import Combine, arg_extremum, arg_identities, simple
 from tessera.graph.ir.scalars import Scalar, function, is_inf, where
-from tessera.graph.ir.types import product
-from tessera.graph.torch.lowering.base import Lowering, Tensor, dims_of, rule
+from tessera.graph.ir.types import CPU, product
+from tessera.graph.torch.lowering.base import Lowering, Tensor, dims_of, rule, several
 from tessera.graph.torch.lowering.pointwise import accumulator_of, cast, power
 from tessera.graph.torch.lowering.view import reshaped, view
-from tessera.graph.torch.types import NotLowered, Size, element_of, torch_type
+from tessera.graph.torch.types import NotLowered, Size, element_of, sizes_of, torch_type
 from tessera.ir import Builder, Value
 from tessera.ops import arith
 
@@ -312,10 +312,18 @@ def scanned(
 
         return low.scan_values(x.shape[at], one, combine, identities)
 
-    rows = [last_to(t, at) for t in low.inner_tensors(outer, row)]
+    made = low.inner_tensors(outer, row, _across(low, at) if low.g.device == CPU else ())
+    rows = [last_to(t, at) for t in made]
     return low.loops(
         x.shape, lambda i: [low.load(r, i).rounded(e) for r, e in zip(rows, elems, strict=True)]
     )
+
+
+def _across(low: Lowering, at: int) -> list[Sequence[Size]]:
+    """The strides of tensors whose last dimension is moved to `at` later on, such that they lie as results do:
+    a scan across memory takes many columns at once then."""
+    given = [sizes_of(o.stride()) for o in several(low.out)]
+    return [(*s[:at], *s[at + 1 :], s[at]) for s in given]
 
 
 def last_to(x: Tensor, at: int) -> Tensor:
