@@ -11,12 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
 import tessera.torch  # noqa: E402, F401  # registers the backend
 from tessera.graph import explain  # noqa: E402
 from tessera.graph.passes.convolutions import convolution_of, is_channels_last  # noqa: E402
 from tessera.graph.planning.plan import Extern  # noqa: E402
 from tessera.graph.torch.records import recording  # noqa: E402
+from tests.graph import torch_kit  # noqa: E402
 
 on_a_cpu = pytest.mark.skipif(
     "config.getoption('--device') == 'cuda'", reason="convolutions of fp32 stay row-major there"
@@ -188,3 +190,24 @@ def test_batch_norms_of_transposed_inputs_have_the_strides_of_eager(
     expected, given = (torch.autograd.grad(y.square().sum(), x)[0] for y in (want, found))
     torch.testing.assert_close(given, expected)
     assert given.stride() == expected.stride()
+
+
+ORDERS = {
+    "logsigmoid": functional.logsigmoid, "hardswish": functional.hardswish, "hardsigmoid": functional.hardsigmoid,
+    "elu": functional.elu, "softplus": functional.softplus, "hardtanh": functional.hardtanh,
+    "log_softmax": lambda x: functional.log_softmax(x.contiguous(), 1).T,
+    "layer_norm": lambda x: functional.layer_norm(x, (8,)).T,
+    "mse": lambda x: functional.mse_loss(x, x.detach().contiguous(), reduction="none"),
+    "huber": lambda x: functional.huber_loss(x, 2 * x.detach().contiguous(), reduction="none"),
+    "smooth_l1": lambda x: functional.smooth_l1_loss(x, 2 * x.detach().contiguous(), reduction="none"),
+    "bce": lambda x: functional.binary_cross_entropy(x.sigmoid(), x.detach().sigmoid(), reduction="none"),
+}  # fmt: skip
+
+
+@on_a_cpu
+@pytest.mark.parametrize("name", ORDERS)
+def test_results_and_gradients_of_gapped_inputs_lie_as_in_eager(name: str) -> None:
+    """Rows with gaps, transposed: what torch's decompositions make of them would lie in another order."""
+    x = torch.randn(95).as_strided((8, 5), (11, 2)).T.requires_grad_()
+    torch_kit.compare(ORDERS[name], x.detach(), dynamic=False)
+    torch_kit.compare(lambda x: ORDERS[name](x).contiguous(), x, backward=True, dynamic=False)

@@ -11,7 +11,10 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._decomp import decompositions as torchs
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import (
+    compute_elementwise_output_logical_to_physical_perm,
+    suggest_memory_format,
+)
 
 from tessera.graph.torch.foreach import foreach_decompositions
 from tessera.graph.torch.windows import sums_windows, weight_gradient
@@ -39,6 +42,18 @@ BATCH_NORMS = {
     aten._batch_norm_with_update_functional: 0, aten.native_batch_norm_backward: 1, aten.batch_norm_backward: 1,
 }  # fmt: skip
 
+# Operations whose first result is row-major on CPUs, where torch's decomposition keeps the order of an argument.
+ROW_MAJOR = (
+    aten._log_softmax_backward_data, aten.native_layer_norm_backward, aten.mse_loss_backward,
+    aten.smooth_l1_loss_backward, aten.huber_loss_backward, aten.log_sigmoid_forward,
+)  # fmt: skip
+# Those that order it by arguments at these places, of which the first counts most; torch's decomposition by others.
+ORDERED_BY = {
+    aten.hardswish_backward: (0, 1), aten.hardsigmoid_backward: (0, 1), aten.softplus_backward: (0, 1),
+    aten.hardtanh_backward: (0, 1), aten.elu_backward: (0, 5), aten.binary_cross_entropy: (0,),
+    aten.binary_cross_entropy_backward: (1,),
+}  # fmt: skip
+
 # Operations that we lower better than what they would become; attention, whose backward takes the logarithms of sums
 # that its forward gives: taken apart it gives the weights in their place; and a copy that would become an alias, which
 # the gradient of a scan may not have.
@@ -61,9 +76,14 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.as_strided_scatter.default: as_strided_scatter,
         aten._efficientzerotensor.default: torch.zeros,  # whose tensors have no memory
     }
-    for packet, place in BATCH_NORMS.items():
+    placing: dict[Any, Callable[..., Any]] = {
+        **{packet: partial(_batch_norm, place) for packet, place in BATCH_NORMS.items()},
+        **{packet: partial(_ordered_by, places) for packet, places in ORDERED_BY.items()},
+        **dict.fromkeys(ROW_MAJOR, partial(_ordered_by, ())),
+    }
+    for packet, placed_as in placing.items():
         for overload in {getattr(packet, name) for name in packet.overloads()} & set(table):
-            table[overload] = partial(_batch_norm, table[overload], place)
+            table[overload] = partial(placed_as, table[overload])
     whole = {getattr(packet, name) for packet in KEPT_WHOLE for name in packet.overloads()}
     return {o: rule for o, rule in table.items() if o not in whole and not _is_attention(o)}
 
@@ -90,7 +110,21 @@ def convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> Any:
     return found[0], of_weight, of_bias
 
 
-def _batch_norm(rule, place: int, *args, **keywords):
+def _ordered_by(places: tuple[int, ...], rule, *args, **keywords):
+    """The first result in the order of the elements of arguments, row-major for none of them, as on CPUs eager's is."""
+    found = rule(*args, **keywords)
+    several = isinstance(found, tuple)
+    first = found[0] if several else found
+    if "out" in keywords or first is None or not first.dim() or first.device.type != "cpu":
+        return found
+    order = range(first.dim())
+    if places:
+        order = compute_elementwise_output_logical_to_physical_perm(*(args[k] for k in places))[0]
+    lain = first.permute(*order).contiguous().permute(*map(list(order).index, range(len(order))))
+    return (lain, *found[1:]) if several else lain
+
+
+def _batch_norm(place: int, rule, *args, **keywords):
     """Row-major, or with channels last, as on CPUs eager's result is: torch's decomposition keeps any strides."""
     found = rule(*args, **keywords)
     if "out" in keywords or found[0] is None or args[place].device.type != "cpu":
