@@ -16,8 +16,8 @@ from tests.graph.torch_kit import compare, externs, recording  # noqa: E402
 def rows(shape: tuple[int, ...], seed: int = 0) -> Any:
     """Different numbers in random order, so that no two choices are right."""
     count = torch.Size(shape).numel()
-    made = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).float()
-    return ((made - count // 2) / 8).reshape(shape).cpu()
+    made = torch.randperm(count, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
+    return ((made - count // 2) / 8).reshape(shape)
 
 
 def kernels(f: Any, x: Any) -> int:

@@ -76,7 +76,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.as_strided_scatter.default: as_strided_scatter,
         aten._efficientzerotensor.default: torch.zeros,  # whose tensors have no memory
     }
-    placing: dict[Any, Callable[..., Any]] = {
+    placing = {
         **{packet: partial(_batch_norm, place) for packet, place in BATCH_NORMS.items()},
         **{packet: partial(_ordered_by, places) for packet, places in ORDERED_BY.items()},
         **dict.fromkeys(ROW_MAJOR, partial(_ordered_by, ())),

@@ -77,7 +77,7 @@ class _Extents:
             return False
         made = {made_by(x.desc): None for x in self.accesses if x in inside}
         known = [
-            v for v in self.factors if v.op not in inside and not {*v.users()}.isdisjoint(made)
+            v for v in self.factors if _by(v) not in inside and not {*v.users()}.isdisjoint(made)
         ]
         if not known or not apply("aligned-extents", moved[0]):
             return False
@@ -97,3 +97,10 @@ class _Extents:
         ]  # the low bits: extents are not negative
         low = reduce(lambda x, y: b.emit(ops.OrOp(x, y)), odd)
         return b.emit(ops.CmpOp(low, const(b, 0, low.type), predicate="eq"))
+
+
+def _by(v: Value) -> Op | None:
+    """Return the op that makes a value: the one around it, of an argument of a block."""
+    if v.op is not None or v.block is None:
+        return v.op
+    return v.block.parent
