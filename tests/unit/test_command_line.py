@@ -28,6 +28,7 @@ from tessera.tools.commands import COMMANDS
 from tessera.tools.compile_kernel import kernel_named, signature_of
 from tessera.tools.targets import target_named
 
+pytestmark = pytest.mark.usefixtures("without_triton")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -85,7 +86,6 @@ def shown_by_hook(program: list[str], capsys: pytest.CaptureFixture[str]) -> str
     return capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("without_triton")
 def test_programs_that_there_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     none, no_python = tmp_path / "none.py", tmp_path / "no_python.py"
     no_python.write_text("def f(:\n")
