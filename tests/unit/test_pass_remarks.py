@@ -33,8 +33,8 @@ def followed(x, y, out, K):
     i, k = tl.arange(0, 64), tl.arange(0, 64)
     acc = tl.zeros([64, 64], tl.float32)
     at = 0
-    for _ in range(0, K):
-        a = tl.load(x + at + i[:, None] * 1024 + k[None, :])
+    for step in range(0, K):
+        a = tl.load(x + step * 64 + i[:, None] * 1024 + k[None, :])
         b = tl.load(y + k[:, None] * 1024 + i[None, :] + at * 64)
         acc = tl.dot(a, b, acc)
         at += tl.sum(acc).to(tl.int32)
