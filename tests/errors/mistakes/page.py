@@ -6,6 +6,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from tessera.config import knobs
 from tests.errors.mistakes import constants, launches, memory, names, newcomers, statements, tiles
 from tests.errors.mistakes.kit import Answer, Mistake, answer
 
@@ -33,8 +34,10 @@ at it. The last column is the remedy that the error tells. In kernels `x` and `o
 
 @cache
 def answered(mistake: Mistake) -> Answer:
-    """Return what tessera says to a mistake, which is run once in a process."""
-    with tempfile.TemporaryDirectory() as folder:
+    """Return what tessera says to a mistake, which is run once in a process, for this machine's instructions: an error
+    names the target, which TESSERA_CPU may have changed."""
+    with tempfile.TemporaryDirectory() as folder, knobs.cpu.scope():
+        knobs.cpu.isa = "native"
         return answer(Path(folder), mistake)
 
 
