@@ -10,10 +10,15 @@ import pytest
 
 
 class Counter:
-    """Counts the launches that reach the complete Python path."""
+    """Counts the launches that reach the complete Python path.
+
+    What the kernel was launched with before is forgotten: tests count the first launch too,
+    whichever tests ran before them in this process.
+    """
 
     def __init__(self, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
+        kernel.forget_fast_path()
         complete = kernel._launch
 
         def counted(*args: Any, **kwargs: Any) -> Any:
