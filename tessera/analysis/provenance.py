@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tessera.dtypes import pointer_type
 from tessera.ir import Block, Op, Value, elem_of
-from tessera.ops import arith, control, gpu, tile
+from tessera.ops import arith, control, gpu, memory, tile
 
 BOUNDS = 3  # operands of a `for` in front of the initial values
 
@@ -71,8 +71,8 @@ def defined_inside(v: Value, op: Op) -> bool:
 
 # --- pointers -----------------------------------------------------------------------------------------------
 def argument_of(ptr: Value) -> Value | None:
-    """Return the function argument that a pointer, or a tile of pointers, points into on every path; None if there may
-    be several, or if it is not known."""
+    """Return the function argument that a pointer, a tile of pointers or a descriptor points into on every path; None
+    if there may be several, or if it is not known."""
     found = [v for v in reached([ptr], pointers_of) if not pointers_of(v)]
     (v, *others) = found or (ptr,)
     known = not others and isinstance(v.owner, Block) and isinstance(v.owner.parent, control.FuncOp)
@@ -80,10 +80,10 @@ def argument_of(ptr: Value) -> Value | None:
 
 
 def pointers_of(v: Value) -> Sequence[Value]:
-    """Return the pointers that a pointer is made from: by an offset, a rearrangement, a select or control flow. Empty
-    at its origin: arguments, loaded addresses, integers."""
+    """Return the pointers that a pointer or descriptor is made from: by an offset, a rearrangement, a select or control
+    flow. Empty at its origin: arguments, loaded addresses, integers."""
     op = v.op
-    if isinstance(op, arith.AddPtrOp | arith.HintOp | tile.Rearrangement):
+    if isinstance(op, arith.AddPtrOp | arith.HintOp | tile.Rearrangement | memory.MakeDescriptorOp):
         return op.operands[:1]
     if isinstance(op, arith.CastOp | arith.BitcastOp):
         return op.operands if isinstance(elem_of(op.x.type), pointer_type) else ()

@@ -9,7 +9,7 @@ from tessera import ops
 from tessera.analysis.provenance import defined_inside, reached
 from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
 from tessera.ir.applications import Declined
-from tessera.passes.gpu_loops.ordering import ordered_loops
+from tessera.passes.gpu_loops.ordering import may_read_ahead, ordered_loops
 from tessera.passes.gpu_loops.rings import ProducerAcquire, Ring, copying_ctas
 from tessera.passes.gpu_loops.shared_scalars import shared_scalars
 from tessera.passes.gpu_loops.slots import Buffers, State
@@ -18,8 +18,8 @@ from tessera.passes.neutral.loops import carried_as, const32, like, passing, run
 
 class Split:
     """What is known of a function with rings: all ops around them (`spine`), scalars that all roles can use (`kept`),
-    loops before which the producer waits for the consumers, with what these did there (`ordered`), and whether
-    the producer may read memory (`reads`). Raises Declined if a loop's loads may see what the loop does."""
+    loops before which the producer waits for the consumers, with what these did there (`ordered`). Raises Declined if a
+    loop's loads may see what the loop does."""
 
     def __init__(self, func: ops.FuncOp, rings: list[Ring]):
         self.func, self.rings = func, rings
@@ -31,7 +31,6 @@ class Split:
             loop = r.block.parent
             if loop is not None and loop is not func:
                 self.spine |= {loop, *loop.ancestors()} - {func}
-        self.reads = not any(isinstance(op, ops.PointerWrite) for op in func.walk())
 
 
 class Needs:
@@ -84,7 +83,7 @@ class Needs:
         values = [*op.operands, *op.results]
         if any(isinstance(x.type, TileType | SharedType) for x in values):
             raise Declined(f"{what} of tiles{where}")
-        read = isinstance(op, ops.LoadOp) and self.split.reads and not op.volatile
+        read = isinstance(op, ops.LoadOp) and may_read_ahead(self.split.func, op)
         if op.effects is not Effect.NONE and not read:
             raise Declined(f"{what}{where}")
 

@@ -16,7 +16,6 @@ from tessera.ops import (
     PointerWrite,
     VolatileAsmOp,
 )  # fmt: skip
-from tessera.passes.neutral.descriptors import made_by
 
 UNCACHED = ".cv"
 UNKNOWN = (CallOp, VolatileAsmOp, GridDependencyOp)
@@ -51,8 +50,7 @@ def arrays_written(loop: ForOp) -> set[Value] | None:
     found: set[Value] = set()
     for op in loop.walk():
         if isinstance(op, PointerWrite | DescriptorWrite):
-            ptr = op.ptr if isinstance(op, PointerWrite) else made_by(op.desc).base
-            base = argument_of(ptr)
+            base = argument_of(op.ptr if isinstance(op, PointerWrite) else op.desc)
             if base is None:
                 return None
             found.add(base)

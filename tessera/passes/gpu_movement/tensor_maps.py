@@ -16,9 +16,10 @@ from typing import Any
 from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.host_code import HostCode
+from tessera.analysis.provenance import argument_of, pointers_of, reached
 from tessera.analysis.scratch import staging
 from tessera.dtypes import bfloat16, float16, float32, float64, int32, int64, uint32, uint64
-from tessera.ir import Block, Builder, DescriptorType, Module, Op, Value, pass_
+from tessera.ir import Block, Builder, DescriptorType, Effect, Module, Op, Value, pass_
 from tessera.ir.applications import apply
 from tessera.layout import Boxes, box_layout, boxes_of
 from tessera.passes.neutral.descriptors import ALIGNMENT, argument_or_constant, made_by
@@ -220,7 +221,7 @@ def number_tensor_maps(module: Module) -> None:
                 op.attrs["map"] = found.setdefault(key, len(found))
                 if isinstance(op, ops.DescriptorStoreOp):
                     checks |= dict.fromkeys(_edge_checks(desc, fields[len(desc.shape)], func, code))
-                    if atomics or _read_too(desc):
+                    if atomics or _read_too(desc, func):
                         op.attrs["synchronous"] = True
         if code.code:
             module.attrs["host_code"] = tuple(code.code)
@@ -259,11 +260,9 @@ def _field(v: Value, body: Block, code: HostCode) -> tuple[str, int]:
     return found
 
 
-def _read_too(desc: ops.MakeDescriptorOp) -> bool:
+def _read_too(desc: ops.MakeDescriptorOp, func: ops.FuncOp) -> bool:
     """Whether the kernel accesses the array in another way than by stores through descriptors."""
-    for user in desc.base.users():
-        if not isinstance(user, ops.MakeDescriptorOp):
-            return True
-        if any(not isinstance(x, ops.DescriptorStoreOp) for x in user.result.users()):
-            return True
-    return False
+    array = argument_of(desc.base)
+    others = [op for op in func.walk() if op.effects is not Effect.NONE]
+    others = [op for op in others if not isinstance(op, ops.DescriptorStoreOp)]
+    return array in reached([v for op in others for v in op.operands], pointers_of)

@@ -22,12 +22,10 @@ from typing import Any
 from tessera import ops
 from tessera.analysis.dimensions import Dim, Dimensions, extents
 from tessera.analysis.provenance import argument_of, outgoing, reached
-from tessera.errors import UnsupportedLanguageConstruct
 from tessera.ir import Builder, DescriptorType, Effect, Module, Op, TileType, Value, pass_
 from tessera.ir.applications import Declined, apply
 from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.cse import cse
-from tessera.passes.neutral.descriptors import made_by
 from tessera.passes.neutral.loops import const
 from tessera.passes.neutral.remarks import remark
 
@@ -131,12 +129,7 @@ def _check(func: ops.FuncOp) -> None:
 
 def _array(op: Any) -> Value | None:
     """Return the kernel argument that an access goes to; None if that is not known."""
-    if isinstance(op, ops.PointerAccess):
-        return argument_of(op.ptr)
-    try:
-        return argument_of(made_by(op.desc).base)
-    except UnsupportedLanguageConstruct:
-        return None
+    return argument_of(op.ptr if isinstance(op, ops.PointerAccess) else op.desc)
 
 
 # --- the dimensions -----------------------------------------------------------------------------------------
