@@ -84,10 +84,11 @@ def _combine_block(
         raise error.note(
             f"{function}() calls its combine_fn with two scalars for each input, as in `def add(a, b): return a + b`"
         ) from error.__cause__
-    got = [v.type for v in block.terminator.operands]
-    if got != types:
+    returned = block.terminator.operands
+    if [v.type for v in returned] != types:
+        got = ", ".join(str(wrap(v)) if shape(v) else str(v.type) for v in returned)
         raise TypeMismatch(
-            f"the combine function of {function}() returns ({', '.join(map(str, got))}) "
+            f"the combine function of {function}() returns ({got}) "
             f"for elements of type ({', '.join(map(str, types))})",
             help="it must return as many scalars as there are inputs, of the inputs' dtypes: cast with `.to(a.dtype)`",
         )

@@ -86,7 +86,8 @@ def _operand_for(x: object) -> str:
         return "compute with two tiles, one of the real and one of the imaginary parts"
     if isinstance(x, JITCallable):
         return f"pass an array there, or call the function: `{x.__name__}(...)`; operands are tensors and numbers"
-    return "operands are tensors and numbers"
+    text = "; text is compared with `tl.constexpr` values only" if isinstance(x, str) else ""
+    return f"operands are tensors and numbers{text}"
 
 
 def wrap(v: Value) -> tensor:

@@ -113,10 +113,11 @@ class Vectorizer:
         elif not op.operands and not op.regions and len(op.results) == 1:  # program_id and such
             self.values[op.result] = self._spread(self._emit(op.clone({})))
         else:
+            tile = any(isinstance(r.type, TileType) for r in op.results)
             raise UnsupportedLanguageConstruct(
-                what=f"{op.opcode} in a function for map_elementwise",
+                what=f"{'a tile' if tile else op.opcode} in a function for map_elementwise",
                 loc=op.loc,
-                help="it computes with scalars only: load before, store afterwards",
+                help="it computes with scalars only: load before, store afterwards, give tiles as arguments",
             )
 
     def _clone(self, op: Op) -> None:

@@ -58,7 +58,7 @@ def _pointer(kind: object, address: int, storage_bytes: int) -> Pair:
             raise SpecializationError(
                 type=f"array of {kind}",
                 help="no kernel type has these elements: convert them, as `x.astype(np.float32)`, or pass another "
-                "view of the memory, as `x.view(np.float32)`",
+                "view of the memory, as `x.view(np.float32)` or `torch.view_as_real(x)`",
             )
         short = "u1" if elem.short == "i1" else elem.short
         key = ("D" if aligned else "") + ("W" if wide else "")

@@ -81,6 +81,36 @@ CASES = [
         "type-mismatch", ".to(",
     ),
     in_program(
+        "a reduction whose function returns a tile",
+        """
+        @tessera.jit
+        def spread(a, b):
+            return a + b + tl.arange(0, 2)
+
+        @tessera.jit
+        def k(x):
+            tl.store(x, «tl.reduce(tl.arange(0, 16), 0, spread)»)
+
+        k[(1,)](x)
+        """,
+        "type-mismatch", "scalars",
+    ),
+    in_program(
+        "a tile in a function for map_elementwise",
+        """
+        @tessera.jit
+        def spread(a):
+            return «a + tl.arange(0, 16)»
+
+        @tessera.jit
+        def k(x):
+            tl.store(x + tl.arange(0, 16), tl.map_elementwise(spread, tl.arange(0, 16)))
+
+        k[(1,)](x)
+        """,
+        "unsupported-syntax", "give tiles as arguments",
+    ),
+    in_program(
         "a reduction whose function takes one value",
         """
         @tessera.jit
