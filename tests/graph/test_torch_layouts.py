@@ -204,6 +204,39 @@ ORDERS = {
 }  # fmt: skip
 
 
+IMAGES = {
+    "glu": lambda x: functional.glu(x, 1).contiguous(),
+    "glu of rows": lambda x: functional.glu(x, 3).contiguous(),
+    "max_unpool2d": lambda x: functional.max_unpool2d(*functional.max_pool2d(x, 2, return_indices=True), 2),
+}  # fmt: skip
+
+
+@on_a_cpu
+@pytest.mark.parametrize("name", IMAGES)
+def test_channels_last_inputs_give_the_order_of_eager(name: str) -> None:
+    """Torch's decompositions keep channels last in a gradient that is row-major in eager, or lose them in a result."""
+    x = torch.randn(2, 4, 6, 8).to(memory_format=torch.channels_last).requires_grad_()
+    torch_kit.compare(IMAGES[name], x, backward=True, dynamic=False)
+
+
+EMPTY = {
+    "cumsum": lambda x: x.cumsum(0), "sum": lambda x: x.relu().sum(0), "transposed": lambda x: x.relu().T,
+    "zeros": lambda x: x.new_zeros(2, 0, 3), "copy": lambda x: x.clone(), "product": lambda x: x.T @ x,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EMPTY)
+@pytest.mark.parametrize("form", ["plain", "transposed", "part"])
+def test_results_of_no_elements_have_the_strides_of_eager(name: str, form: str) -> None:
+    x = {
+        "plain": torch.zeros(3, 0),
+        "transposed": torch.zeros(0, 3).T,
+        "part": torch.zeros(3, 5)[:, :0],
+    }[form]
+    found, wanted = torch.compile(EMPTY[name], backend="tessera")(x), EMPTY[name](x)
+    assert (found.shape, found.stride()) == (wanted.shape, wanted.stride())
+
+
 @on_a_cpu
 @pytest.mark.parametrize("name", ORDERS)
 def test_results_and_gradients_of_gapped_inputs_lie_as_in_eager(name: str) -> None:

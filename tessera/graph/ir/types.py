@@ -73,11 +73,10 @@ class TensorType:
         return row_major(self.shape) if self.strides is None else self.strides
 
     def with_strides(self, strides: Sequence[int | Expr] | None) -> TensorType:
-        """This type in other strides. Those of row-major order are none, and so are those of no element: two tensors
-        that lie alike are of one type."""
+        """This type in other strides. Those of row-major order are none: two tensors that lie alike are of one type."""
         plain = TensorType(self.shape, self.elem, None, self.device)
         given = None if strides is None else tuple(map(size, strides))
-        if given is None or given == plain.all_strides or any(n == 0 for n in self.shape):
+        if given is None or given == plain.all_strides:
             return plain
         return TensorType(self.shape, self.elem, given, self.device)
 
@@ -101,12 +100,13 @@ def product(sizes: Sequence[int | Expr]) -> int | Expr:
 
 
 def row_major(shape: Sequence[int | Expr]) -> tuple[int | Expr, ...]:
-    """Strides in elements of a dense tensor whose last dimension is contiguous."""
+    """Strides in elements of a dense tensor whose last dimension is contiguous. As torch has it, a size of 0 counts
+    as 1 here."""
     strides: list[int | Expr] = []
     step: int | Expr = 1
     for n in reversed(shape):
         strides.append(step)
-        step = size(step * n)
+        step = step if n == 0 else size(step * n)
     return tuple(reversed(strides))
 
 

@@ -35,17 +35,18 @@ TAKEN_APART = (
     aten.lift,
 )  # fmt: skip
 
-# Batch norms and their gradients, with the place of the argument that orders their first result on CPUs.
-BATCH_NORMS = {
+# Operations whose first result is row-major or has channels last on CPUs, as the argument at this place is.
+FORMATTED_BY = {
     aten.native_batch_norm: 0, aten._native_batch_norm_legit: 0, aten._native_batch_norm_legit_functional: 0,
     aten._native_batch_norm_legit_no_training: 0, aten._batch_norm_with_update: 0, aten._batch_norm_no_update: 0,
     aten._batch_norm_with_update_functional: 0, aten.native_batch_norm_backward: 1, aten.batch_norm_backward: 1,
+    aten.max_unpool2d: 0,
 }  # fmt: skip
 
 # Operations whose first result is row-major on CPUs, where torch's decomposition keeps the order of an argument.
 ROW_MAJOR = (
     aten._log_softmax_backward_data, aten.native_layer_norm_backward, aten.mse_loss_backward,
-    aten.smooth_l1_loss_backward, aten.huber_loss_backward, aten.log_sigmoid_forward,
+    aten.smooth_l1_loss_backward, aten.huber_loss_backward, aten.log_sigmoid_forward, aten.glu_backward,
 )  # fmt: skip
 # Those that order it by arguments at these places, of which the first counts most; torch's decomposition by others.
 ORDERED_BY = {
@@ -77,7 +78,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten._efficientzerotensor.default: torch.zeros,  # whose tensors have no memory
     }
     placing = {
-        **{packet: partial(_batch_norm, place) for packet, place in BATCH_NORMS.items()},
+        **{packet: partial(_formatted_by, place) for packet, place in FORMATTED_BY.items()},
         **{packet: partial(_ordered_by, places) for packet, places in ORDERED_BY.items()},
         **dict.fromkeys(ROW_MAJOR, partial(_ordered_by, ())),
     }
@@ -112,25 +113,34 @@ def convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> Any:
 
 def _ordered_by(places: tuple[int, ...], rule, *args, **keywords):
     """The first result in the order of the elements of arguments, row-major for none of them, as on CPUs eager's is."""
-    found = rule(*args, **keywords)
+
+    def lain(first):
+        order = range(first.dim())
+        if places:
+            deciding = (args[k] for k in places)
+            order = compute_elementwise_output_logical_to_physical_perm(*deciding)[0]
+        back = map(list(order).index, range(len(order)))
+        return first.permute(*order).contiguous().permute(*back)
+
+    return _first_changed(lain, rule(*args, **keywords), keywords)
+
+
+def _formatted_by(place: int, rule, *args, **keywords):
+    """Row-major, or with channels last, as on CPUs eager's result is: torch's decomposition keeps other strides."""
+
+    def lain(first):
+        return first.contiguous(memory_format=suggest_memory_format(args[place]))
+
+    return _first_changed(lain, rule(*args, **keywords), keywords)
+
+
+def _first_changed(change, found, keywords):
+    """What was found, its first tensor changed if it is one of a CPU and not given by the caller."""
     several = isinstance(found, tuple)
     first = found[0] if several else found
     if "out" in keywords or first is None or not first.dim() or first.device.type != "cpu":
         return found
-    order = range(first.dim())
-    if places:
-        order = compute_elementwise_output_logical_to_physical_perm(*(args[k] for k in places))[0]
-    lain = first.permute(*order).contiguous().permute(*map(list(order).index, range(len(order))))
-    return (lain, *found[1:]) if several else lain
-
-
-def _batch_norm(place: int, rule, *args, **keywords):
-    """Row-major, or with channels last, as on CPUs eager's result is: torch's decomposition keeps any strides."""
-    found = rule(*args, **keywords)
-    if "out" in keywords or found[0] is None or args[place].device.type != "cpu":
-        return found
-    order = suggest_memory_format(args[place])
-    return found[0].contiguous(memory_format=order), *found[1:]
+    return (change(first), *found[1:]) if several else change(first)
 
 
 def adaptive_avg_pool2d(x: Any, size: Any) -> Any:
