@@ -47,9 +47,10 @@ LIBRARIES = (
     "adasplash", "sageattention", "cut_cross_entropy", "lightning_attn", "hqq", "mamba_ssm", "vllm", "sglang",
     "xformers", "unsloth", "attorch", "lightllm", "flash_attn", "lmdeploy",
 )  # fmt: skip
-# Tests, and what is written for accelerators that are no GPUs of NVIDIA, in the languages of their own Tritons.
+# Tests, programs, which read the command line when they are imported, and what is written for accelerators that are no
+# GPUs of NVIDIA, in the languages of their own Tritons.
 NOT_TRIED = re.compile(
-    r"test|benchmark|_(ascend|cambricon|mthreads|kunlunxin|metax|iluvatar|hygon|aipu|arm|tsingmicro|sunrise|enflame|spacemit)\b"
+    r"test|benchmark|\.__main__$|_(ascend|cambricon|mthreads|kunlunxin|metax|iluvatar|hygon|aipu|arm|tsingmicro|sunrise|enflame|spacemit)\b"
 )
 FINISHED = ("equal", "different", "crashed")
 CPU = (*FINISHED, "race", "no arguments", "refused")
