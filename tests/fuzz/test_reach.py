@@ -53,6 +53,8 @@ def test_kernels_exchange_within_warps(family: str, least: int) -> None:
         ({"add": "scattered"}, "scattered-columns", True),
         ({"access": "found"}, "aligned-extents", True),
         ({"access": "desc"}, "aligned-extents", False),
+        ({"access": "desc", "store": "desc"}, "warp-specialize", True),
+        ({"access": "desc", "store": "desc", "seen": "number"}, "warp-specialize", False),
     ],
 )
 def test_conditions_and_their_neighbours(change: dict, name: str, is_reached: bool) -> None:

@@ -55,6 +55,7 @@ TABLE: dict[str, Pick | Several] = {
     "strides": Pick("literal", "args", plain=0.6),
     "maps": Pick(True, False),  # whether pointers may become tensor maps; drawn for OVERLAPPING alone
     "inside": Pick("none", "if", "while", "for"),  # what stands around each sum in the loop; drawn for LOOPS alone
+    "seen": Pick("nothing", "number", "tile"),  # what a program reads of what it has stored; drawn for LOOPS alone
 }  # fmt: skip
 LIMIT = 2**22  # multiply-adds of a kernel: the interpreter and the simulator should be quick
 
@@ -100,6 +101,7 @@ LOOPS: dict[str, Pick] = OVERLAPPING | {
     "jump": Pick("none", "break", "continue", "data", "return", plain=0.85),
     "mask": Pick("none", "k", "all", "m", "n", "wrap", plain=0.55),
     "inside": Pick("none", "if", "while", "for", plain=0.75), "maps": Pick(True, False, plain=0.6),
+    "seen": Pick("nothing", "number", "tile", plain=0.8),
 }  # fmt: skip
 
 
@@ -108,7 +110,9 @@ BARE: Features = {"a_steps": (), "b_steps": (), "v_steps": ()}
 
 def draw(random: Random) -> Features:
     def any_kind() -> Features:
-        f = features.draw({k: p for k, p in TABLE.items() if k not in ("maps", "inside")}, random)
+        f = features.draw(
+            {k: p for k, p in TABLE.items() if k not in ("maps", "inside", "seen")}, random
+        )
         if random.random() < 0.25:
             f |= {name: pick.draw(random) for name, pick in WARPGROUPS.items()} | BARE
         return f
@@ -123,7 +127,10 @@ def draw_overlapping(random: Random) -> Features:
     names = [name for name in TABLE if name not in LOOPS]
     rest = features.draw({name: TABLE[name] for name in names}, random)
     rest |= {} if random.random() < 0.15 else BARE
-    return _quick(lambda: rest | {name: pick.draw(random) for name, pick in LOOPS.items()})
+    f = _quick(lambda: rest | {name: pick.draw(random) for name, pick in LOOPS.items()})
+    if f["seen"] == "number" and f["access"] in DESCRIPTORS:
+        f["store"] = "desc"  # a store through pointers would keep each role in its place
+    return f
 
 
 def overlapping(random: Random) -> Features:
@@ -141,7 +148,7 @@ def _quick(drawn: Callable[[], Features]) -> Features:
 
 def settle(f: Features) -> Features:
     """The nearest features that have a meaning together."""
-    f = {"maps": True, "inside": "none", "short": False, **f}
+    f = {"maps": True, "inside": "none", "seen": "nothing", "short": False, **f}
     chain = f["dots"].startswith("chain")
     if f["type"] in ("i8", "fp8e4nv", "fp8e5"):
         f["k"] = max(f["k"], 32)
@@ -166,6 +173,10 @@ def settle(f: Features) -> Features:
     if f["access"] == "block":
         for side in "abv":
             f[f"{side}_raw"] = "int4" if f[f"{side}_raw"] == "nibble" else f[f"{side}_raw"]
+    if f["seen"] == "tile":
+        f["grid"] = (1, 1)  # other programs would see it, too
+    if f["seen"] == "number" and f["loop"] not in ("for", "runtime", "range", "tiles"):
+        f["loop"] = "for"
     if f["acc"] == "fp16" and f["type"] != "fp16":
         f["acc"] = "wide"
     if f["dots"] == "chain_hoisted":  # computed in front of the loop, where there is no step
@@ -259,6 +270,8 @@ class Dots:
         f, w = self.f, self.w
         self.ax = self.axes()
         self.heads()
+        if f["seen"] == "number":
+            self.numbered()
         if self.chain:
             self.linked()
         else:
@@ -298,6 +311,32 @@ class Dots:
         else:
             w.line("index", f"nn = i * {f['n']} + na")
             w.line("index", f"n2 = i * {f['n'] // 2} + na2")
+
+    def numbered(self) -> None:
+        """Keep the number of the step, or of the tile, in memory from one to the next."""
+        f, w = self.f, self.w
+        tiles = f["loop"] == "tiles"
+        cells = 2 if tiles else self.gm * self.gn
+        name = w.array("cell_ptr", "i32", 4 * cells, low=0, high=0)
+        mine = "tl.program_id(0)" if tiles else f"pm * {self.gn} + pn"
+        self.counted = f"tl.load({name} + ({mine}) * 4)"
+        step = "tl.num_programs(0)" if tiles else "1"
+        at = "post" if tiles else "end"
+        if f["access"] in DESCRIPTORS:
+            w.line(
+                "setup", f"cells = tl.make_tensor_descriptor({name}, [{cells}, 4], [4, 1], [1, 4])"
+            )
+            w.line(
+                at, f"cells.store([{mine}, 0], tl.full((1, 4), {step}, tl.int32) + {self.counted})"
+            )
+            return
+        w.line(at, f"next_number = {self.counted} + {step}")
+        for text in (
+            "tl.debug_barrier()",
+            f"tl.store({name} + ({mine}) * 4, next_number)",
+            "tl.debug_barrier()",
+        ):
+            w.line(at, text)
 
     def operand(self, name: str, axes: str, inner: int, at: str = "body") -> Operand:
         pair = (self.ax[axes[0]], self.ax[axes[1]])
@@ -463,6 +502,8 @@ class Dots:
             tiles = self.gm * self.gn
             where = [f"pm = t % {self.gm}", f"pn = t // {self.gm}", *part["place"]]
             head = f"for t in range(tl.program_id(0), {tiles}, tl.num_programs(0)):"
+            if f["seen"] == "number":
+                where = [f"t = tl.program_id(0) + {self.counted}", *where]
             return [*setup, head, *indented([*where, *inside])]
         where = ["pm = tl.program_id(0)", "pn = tl.program_id(1)", *part["place"]]
         if f["jump"] == "return":
@@ -475,7 +516,8 @@ class Dots:
 
     def loop(self) -> list[str]:
         f, part, t = self.f, self.w.sections, self.t
-        inner = [*part["index"], *self.jump(), *part["body"], *part.get("end", [])]
+        first = [f"i = {self.counted}"] if f["seen"] == "number" and f["loop"] != "tiles" else []
+        inner = [*first, *part["index"], *self.jump(), *part["body"], *part.get("end", [])]
         inner = [line for text in inner for line in text.split("\n")]
         kind = f["loop"]
         if kind == "while":

@@ -150,6 +150,19 @@ class Operand:
             )
             how = f", mask={' & '.join(masks)}{other}"
         w.line(at, f"{x} = tl.load({pointer}{how})")
+        if self._stored():
+            place = f"{x}_ptr + tl.arange(0, 16)"
+            one = self._ones("(16,)")
+            for text in (f"tl.store({place}, {one})", "tl.debug_barrier()"):
+                w.line("pre", text)
+
+    def _stored(self) -> bool:
+        """Whether the kernel stores a part of the array before it is loaded."""
+        return self.f["seen"] == "tile" and self.name == "b"
+
+    def _ones(self, shape: str) -> str:
+        wide = "tl.float32" if self.dtype[0] in "fb" else "tl.int32"
+        return f"tl.full({shape}, 1, {wide}).to({TL[self.dtype]})"
 
     def _block_pointer(
         self, at: str, axes: tuple[Axis, Axis], strides: list[str], major: int
@@ -175,15 +188,21 @@ class Operand:
         pair = axes if major == 0 else axes[::-1]
         shape, block = [a.total for a in pair], [a.extent for a in pair]
         if self.f["access"] == "host":
-            d = w.descriptor(f"{x}_ptr", shape, [ld, 1], block)
+            d = other = w.descriptor(f"{x}_ptr", shape, [ld, 1], block)
         else:
-            d = f"d_{x}"
+            d, other = f"d_{x}", f"{x}_stored"
             found = self.f["access"] == "found"
             sizes = [
                 self._found(f"{x}_size{i}", n) if found else str(n) for i, n in enumerate(shape)
             ]
             of = f"[{', '.join(sizes)}], [{ld}, 1], {block}"
             w.line("setup", f"{d} = tl.make_tensor_descriptor({x}_ptr, {of})")
+            if self._stored():  # through another descriptor of the same array
+                base = f"tl.multiple_of({x}_ptr, 16)"
+                w.line("setup", f"{other} = tl.make_tensor_descriptor({base}, {of})")
+        if self._stored():
+            one = self._ones(f"({block[0]}, {block[1]})")
+            w.line("pre", f"{other}.store([0, 0], {one})")
         turned = ".T" if major == 1 else ""
         w.line(at, f"{x} = {d}.load([{pair[0].first}, {pair[1].first}]){turned}")
 
