@@ -61,7 +61,7 @@ class Ring:
         """Write the ring into the schedule."""
         for a in self.allocs:
             a.attrs |= {
-                "role": self.role, "ring": number, "slots": self.stages, "signal": FILLED[self.role],
+                "role": self.role, "ring": number, "slots": self.lead.stages, "signal": FILLED[self.role],
                 "release": self.release,
             }  # fmt: skip
 
