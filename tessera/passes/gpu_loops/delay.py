@@ -19,7 +19,9 @@ from collections.abc import Sequence
 from tessera import ops
 from tessera.ir import Builder, Op, SharedType, Value
 from tessera.ir.builder import AnyOp
-from tessera.passes.neutral.loops import branch_for, iteration, runs_at_all
+from tessera.passes.neutral.loops import branch_for, iteration, runs_at_all, with_carried
+
+BOUNDS = 3  # operands of a loop before what it carries
 
 
 class Placing(Builder):
@@ -79,31 +81,21 @@ class _Delay:
         return op is not None and op.parent is self.loop.body and op.attrs["stage"] < self.stage
 
     def run(self, b: Builder) -> ops.ForOp:
-        loop = self.loop
+        loop, count = self.loop, len(self.loop.results)
         self._repeat_views()
         mapping = iteration(b, loop, loop.lb, loop.inits, without=set(self.late))
         arrange(loop)
         self.late = self._late()
         second = b.emit(ops.AddOp(loop.lb, loop.step))
-        inits = [
-            init if n in self.made else mapping.get(v, v)
-            for n, (init, v) in enumerate(
-                zip(loop.inits, loop.body.terminator.operands, strict=True)
-            )
-        ]
         crossing = self._crossing(b)
-        for v, n in self._carry(crossing).items():
-            inits[n:] = [mapping.get(v, v), *inits[n + 1 :]]
-        body, count = loop.body, len(loop.results)
-        names = [v.name for v in body.args[1:]]
-        loop.regions = []
-        new = ops.ForOp(
-            second, loop.ub, loop.step, inits, regions=[body], names=names, **loop.attrs
-        )
-        b.insert(new)
-        b.insert(ops.YieldOp(self._last(b, new)[:count]))
-        loop.erase()
-        return new
+        loop.detach()
+        b.insert(loop).set_operand(0, second)
+        for n, v in enumerate(loop.body.terminator.operands):
+            if n not in self.made:
+                loop.set_operand(BOUNDS + n, mapping.get(v, v))
+        loop = self._carry(crossing, mapping)
+        b.insert(ops.YieldOp(self._last(b, loop)[:count]))
+        return loop
 
     def _repeat_views(self) -> None:
         """Make the views that late ops read shared memory through themselves late."""
@@ -115,7 +107,7 @@ class _Delay:
                     if isinstance(v.type, SharedType):
                         inner.set_operand(index, self._view(v, b, repeated))
         for v in reversed(repeated):
-            if v.op is not None and not v.uses and v is not repeated[v]:
+            if v.op is not None and not v.uses:
                 v.op.erase()
         self.late = self._late()
         for op in self.late:
@@ -143,31 +135,34 @@ class _Delay:
                     found[v] = None
         return list(found)
 
-    def _carry(self, crossing: Sequence[Value]) -> dict[Value, int]:
-        """Carry what late ops use. Return the number of each value, perhaps that of one that nobody uses any more."""
-        loop, late, numbers = self.loop, set(self.late), dict[Value, int]()
-        free = dict[int, Value]()
+    def _carry(self, crossing: Sequence[Value], mapping: dict[Value, Value]) -> ops.ForOp:
+        """Carry what late ops use, where nothing is carried any more if there is such a place. `mapping`: to values of
+        the first iteration. Return the new loop."""
+        late, free = set(self.late), dict[int, Value]()
         for n, made in self.made.items():
-            arg = loop.carried[n]
+            arg = self.loop.carried[n]
             users = list(arg.uses)
             if not any(_inside(user, late) for user, _ in users):
                 free[n] = arg
             for user, index in users:
                 if not _inside(user, late):
                     user.set_operand(index, made)
-        yields = list(loop.body.terminator.operands)
+        numbers, more = dict[Value, int](), list[Value]()
         for v in crossing:
-            n = next((n for n, arg in free.items() if arg.type == v.type), len(yields))
-            arg = free.pop(n, None) or loop.body.add_arg(v.type, v.name)
+            found = next((n for n, arg in free.items() if arg.type == v.type), None)
+            numbers[v] = len(self.loop.results) + len(more) if found is None else found
+            if found is None:
+                more.append(v)
+            else:
+                del free[found]
+        loop = with_carried(self.loop, [mapping.get(v, v) for v in more])
+        for v, n in numbers.items():
             for user, index in list(v.uses):
                 if _inside(user, late):
-                    user.set_operand(index, arg)
-            yields[n:] = [v, *yields[n + 1 :]]
-            numbers[v] = n
-        old = loop.body.terminator
-        Builder.before_op(old).insert(ops.YieldOp(yields, loc=old.loc))
-        old.erase()
-        return numbers
+                    user.set_operand(index, loop.carried[n])
+            loop.set_operand(BOUNDS + n, mapping.get(v, v))
+            loop.body.terminator.set_operand(n, v)
+        return loop
 
     def _last(self, b: Builder, new: ops.ForOp) -> list[Value]:
         """Emit the late ops of the last iteration, and return all results."""

@@ -26,6 +26,7 @@ from tessera.passes.gpu_loops.producer_acquire import AcquireFlags
 from tessera.passes.gpu_loops.rings import Ring, copying_ctas, read_by_mmas, written
 from tessera.passes.gpu_loops.shared_scalars import repeat_in_roles
 from tessera.passes.gpu_loops.slots import Buffers, mbarriers, rows_of
+from tessera.passes.gpu_loops.streams import is_met
 from tessera.passes.gpu_loops.transpose_role import TransposeRole, drop_loaded
 from tessera.passes.neutral.loops import const, const32
 
@@ -36,31 +37,19 @@ def expand_roles(module: Module, func: ops.FuncOp) -> None:
     module.attrs["producer_warps"] = attrs["producer_warps"] + attrs.get("transpose_warps", 0)
     try:
         split = Split(func, written(func))
-        flags = _flags(split)
-        if flags:  # the code has changed
-            split = Split(func, written(func))
-            split.acquire.flags = flags
+        if split.ordered:
+            flags = AcquireFlags(func.body, split.ordered)
+            split = Split(func, written(func))  # the code has changed
+            split.acquire.flags = {op: _known(split, op, flag) for op, flag in flags.found.items()}
         _Expansion(split, module.attrs["num_warps"]).run()
     except Declined as reason:
         raise IRError(f"the kernel cannot be split into roles: {reason}") from None
 
 
-def _flags(split: Split) -> dict[ops.ForOp, Value]:
-    """Return, for each loop before which the producer may have to wait for the consumers, whether it must."""
-    if not split.ordered:
-        return {}
-    Needs(split)  # before anything changes
-    func = split.func
-    seen = [op for group in split.ordered.values() for op in group]
-    flags = AcquireFlags(func.body, list(split.ordered), seen)
-    split = Split(func, written(func))
-    for loop, flag in flags.found.items():
-        try:
-            Needs(split, [flag])
-        except Declined:
-            yes = const(Builder.before_op(loop), True, int1)
-            flags.found[loop] = yes
-    return flags.found
+def _known(split: Split, loop: ops.ForOp, flag: Value) -> Value:
+    """Return whether the producer must wait for the consumers before a loop: it does if it cannot compute that."""
+    known = is_met(Needs, split, [flag])
+    return flag if known else const(Builder.before_op(loop), True, int1)
 
 
 class _Expansion:

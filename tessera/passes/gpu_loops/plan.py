@@ -28,7 +28,6 @@ from tessera.passes.gpu_loops.streams import (
     noting,
     require_buffer,
     staged_loops,
-    stream_of,
     stream_or_reason,
     through_buffer,
     write_copies,
@@ -57,9 +56,7 @@ def schedule_loops(module: Module, facts: GpuFacts) -> None:
     for loop, axis, wanted in staged_loops(module, facts):
         early, large = early_loads(loop, axis, facts)
         if loop.main_stage is None:
-            plan = _Plan(loop, axis, facts, wanted, module.attrs["num_warps"], early, large)
-            plan.write()
-            plan.note_left_out(module)
+            _Plan(module, loop, axis, facts, wanted, early, large).write()
         if early:
             run_early(loop, early)
 
@@ -68,21 +65,22 @@ def schedule_loops(module: Module, facts: GpuFacts) -> None:
 class _Plan:
     """The schedule of one loop whose loads fill buffers that all threads read."""
 
+    module: Module
     loop: ops.ForOp
     axis: AxisAnalysis
     facts: GpuFacts
     wanted: int
-    num_warps: int
     early: list[ops.LoadOp]
     large: list[ops.LoadOp]  # for which there are no registers
 
+    def __post_init__(self) -> None:
+        self.num_warps: int = self.module.attrs["num_warps"]
+
     def write(self) -> None:
         loop, facts = self.loop, self.facts
-        if any(map(waits_for_others, loop.walk())):
-            return
         self._buffer_large()
         streams = self._streams()
-        if not streams:
+        if not streams or any(map(waits_for_others, loop.walk())):
             return
         running, shifted = overlapping(loop, {s.alloc for s in streams})
         size, beside = sum(s.bytes for s in streams), self._beside(streams)
@@ -105,16 +103,12 @@ class _Plan:
             run_on(loop, running)
             self._copy_within(running[-1], streams)
 
-    def note_left_out(self, module: Module) -> None:
-        """Say in remarks which loads of buffers are not copied ahead."""
-        for op in self.loop.body:
-            if op not in self.early:
-                with noting(module, op):
-                    stream_or_reason(op, self.loop, self.axis, self.facts, self.early)
-
     def _streams(self) -> list[Stream]:
-        loop, early = self.loop, self.early
-        found = [stream_of(op, loop, self.axis, self.facts, early) for op in loop.body]
+        """Return what may be copied ahead, and say in remarks which other loads of buffers are not."""
+        found: list[Stream | None] = []
+        for op in self.loop.body:
+            with noting(self.module, op):
+                found.append(stream_or_reason(op, self.loop, self.axis, self.facts, self.early))
         return [s for s in found if s is not None]
 
     def _buffer_large(self) -> None:

@@ -13,7 +13,7 @@ that cannot be known in advance, they count as run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from tessera.analysis.provenance import defined_inside, reached
@@ -26,12 +26,14 @@ from tessera.passes.neutral.loops import const, runs_at_all
 
 
 class AcquireFlags(Carrying):
-    """Carries the flag through all ops around `loops`, with regard to `seen`; `found`: its value before each loop."""
+    """Carries the flag through all ops around loops that are `ordered` (producer.py `Split`), with regard to what their
+    loads may see; `found`: its value before each loop."""
 
-    def __init__(self, top: Block, loops: Sequence[ForOp], seen: Sequence[Op]):
-        self.loops, self.seen = set(loops), set(seen)
+    def __init__(self, top: Block, ordered: Mapping[ForOp, Sequence[Op]]):
+        self.loops = set(ordered)
+        self.seen = {op for group in ordered.values() for op in group}
         self.found: dict[ForOp, Value] = {}
-        self.around = {above for op in loops for above in op.ancestors()} - self.loops
+        self.around = {above for op in self.loops for above in op.ancestors()} - self.loops
         self.block(top, [const(Builder.at_start(top), False, int1)])
 
     def at(self, op: Op, state: list[Value]) -> list[Value]:
