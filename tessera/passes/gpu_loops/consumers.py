@@ -19,7 +19,7 @@ from tessera.ops import (
     WgmmaOp,
 )  # fmt: skip
 from tessera.ops.schedule import readers, spell_out, stage_of
-from tessera.passes.gpu_loops.delay import Placing
+from tessera.passes.gpu_loops.delay import Placing, last_position
 from tessera.passes.gpu_loops.rings import Ring
 from tessera.passes.gpu_loops.slots import State, behind_mmas, show
 from tessera.passes.neutral.loop_carried import Carrying
@@ -66,9 +66,8 @@ def _places(r: Ring, loop: ForOp) -> tuple[Place, Place, Place]:
     users = {op for a in r.allocs for op in readers(a.result, loop)}
     late = [op for op in users if stage_of(op, loop) > main]
     delayed = [op.attrs["position"] for op in body if op.attrs["stage"] > main and _reads(op)]
-    last = [op.attrs["position"] for op in body if op.attrs["stage"] == main][-1]
     # Buffers are released behind all readers of later stages, of other rings, too.
-    behind = max(delayed) + 1 if delayed else last
+    behind = max(delayed) + 1 if delayed else last_position(loop, main)
     stage = late[0].attrs["stage"] if late else main
     if not late or len(late) < len(users):
         return (r.loads[0].attrs["position"], main), (behind, stage), (behind, main)

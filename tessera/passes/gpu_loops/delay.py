@@ -36,6 +36,11 @@ class Placing(Builder):
         return super().insert(op)
 
 
+def last_position(loop: ops.ForOp, stage: int) -> int:
+    """Return the position of the last op of a stage."""
+    return [op.attrs["position"] for op in loop.body if op.attrs.get("stage") == stage][-1]
+
+
 def _place(op: Op) -> tuple[int, int]:
     return op.attrs["position"], op.attrs["stage"]
 

@@ -22,23 +22,17 @@ from typing import Any
 
 from tessera import ops
 from tessera.errors import IRError
-from tessera.ir import (
-    Builder,
-    ElementType,
-    Module,
-    Op,
-    Value,
-    pass_,
-    require,
-)
+from tessera.ir import Builder, Module, Op, Value, pass_, require
 from tessera.ir.applications import Declined
 from tessera.ops.roles import is_split
 from tessera.ops.schedule import readers, spell_out, stage_of
-from tessera.passes.gpu_loops.delay import Placing, arrange, delay
+from tessera.passes.gpu_loops.delay import Placing, arrange, delay, last_position
 from tessera.passes.gpu_loops.expand_roles import expand_roles
 from tessera.passes.gpu_loops.registers import carried_loads, carry
+from tessera.passes.gpu_loops.rings import filling
 from tessera.passes.gpu_loops.slots import Buffers, behind_mmas, mbarriers, rows_of, show
-from tessera.passes.gpu_loops.streams import Ahead, Stream
+from tessera.passes.gpu_loops.streams import Ahead
+from tessera.passes.neutral.fold import zero_of
 from tessera.passes.neutral.loops import const, const32, set_yields, with_carried
 
 
@@ -80,7 +74,7 @@ def _expand(loop: ops.ForOp, num_warps: int) -> None:
     if early:
         loop, early = carry(loop, early, start, main)
     if copied:
-        loop = _Rings(loop, main, copied, start, num_warps, early).run()
+        loop = _Copies(loop, main, copied, start, num_warps, early).run()
     last = max((op.attrs["stage"] for op in loop.body if not op.terminator), default=main)
     if last == main:
         arrange(loop)
@@ -90,28 +84,27 @@ def _expand(loop: ops.ForOp, num_warps: int) -> None:
         ping_pong = False
 
 
-class _Rings:
-    """Lets the copies of one loop run ahead, through rings of buffers."""
+class _Copies:
+    """Lets the copies of one loop run ahead, through a ring of buffers."""
 
     def __init__(
         self,
         loop: ops.ForOp,
         main: int,
-        copied: Sequence[ops.LocalAllocOp],
+        allocs: Sequence[ops.LocalAllocOp],
         start: int,
         num_warps: int,
         early: Sequence[Op],
     ):
-        how = [(a.attrs["stage"], a.attrs["slots"], a.attrs["signal"]) for a in copied]
-        for a, other in zip(copied, how, strict=True):
+        how = [(a.attrs["stage"], a.attrs["slots"], a.attrs["signal"]) for a in allocs]
+        for a, other in zip(allocs, how, strict=True):
             require(other == how[0], a, "copies of one loop differ in stage, slots or signal")
         stage, self.slots, self.signal = how[0]
         self.loop, self.main, self.start, self.num_warps = loop, main, start, num_warps
         self.ahead = main - stage
-        self.streams = [_stream(a) for a in copied]
-        self.position: int = self.streams[0].load.attrs["position"]
+        self.allocs, self.loads = allocs, [filling(a) for a in allocs]
         try:
-            self.slice = Ahead(loop, [v for s in self.streams for v in s.load.operands], early)
+            self.slice = Ahead(loop, self.loads, early)
         except Declined:
             text = "the address of a copy that runs ahead is not pure"
             raise IRError(f"{loop.opcode}: {text}", loc=loop.loc) from None
@@ -121,7 +114,7 @@ class _Rings:
         self.ring = self._buffers(before)
         ahead, index = self.slice.inits, self.loop.lb
         for number in range(self.ahead):  # copies for the first iterations
-            ahead = self._copies(before, ahead, index, const32(before, number), {})
+            ahead = self._copy(before, ahead, index, const32(before, number), {})
             index = before.emit(ops.AddOp(index, self.loop.step))
         _fill_late(self.loop)
         zero, last = const32(before, 0), const32(before, self.ahead)
@@ -133,7 +126,7 @@ class _Rings:
         when they have read. With groups of copies the wait for these frees the buffer that was read before it, too."""
         private, barriers = self.signal == "thread", self.signal == "mbarrier"
         marks = ["has_mbarriers"] if barriers else []
-        rows = rows_of(b, [s.alloc for s in self.streams], self.slots, private, *marks)
+        rows = rows_of(b, self.allocs, self.slots, private, *marks)
         ring = Buffers(rows, self.slots, private=private, pending=self.ahead - 1)
         if barriers:
             ring.written_by_threads = ring.after_mma = True
@@ -146,7 +139,7 @@ class _Rings:
         b.insert(ops.MbarrierInitOp([row], counts=(arrivals,)))
         return row
 
-    def _copies(
+    def _copy(
         self,
         b: Builder,
         values: Sequence[Value],
@@ -159,15 +152,15 @@ class _Rings:
         mapping, runs, following = self.slice.emit(b, values, index)
         tokens: list[Value] = []
         private = self.ring.private
-        for s, row in zip(self.streams, self.ring.rows, strict=True):
-            ptr, mask, other = self.slice.read(b, s.load, mapping, None if private else runs)
+        for load, row in zip(self.loads, self.ring.rows, strict=True):
+            ptr, mask, other = self.slice.read(b, load, mapping, None if private else runs)
             if not private:  # these copies write zeros
                 other = None
             elif mask is not None and other is None:
-                other = const(b, zero_of(s.load.result.type.elem), s.load.result.type)
+                other = const(b, zero_of(load.result.type), load.result.type)
             copy = ops.AsyncCopyOp(
                 ptr, b.emit(ops.LocalIndexOp(row, slot, **note)), mask, other, runs if private else None,
-                private=private, cache=s.load.cache, eviction=s.load.eviction, loc=s.load.loc,
+                private=private, cache=load.cache, eviction=load.eviction, loc=load.loc,
             )  # fmt: skip
             tokens.append(b.emit(copy))
         b.emit(ops.AsyncCommitOp(tokens))
@@ -178,48 +171,32 @@ class _Rings:
     def _body(self, inits: list[Value], count: int) -> ops.ForOp:
         """Emit the wait, the copies ahead, and the old body on the ring's buffers. The loop carries the index of the
         copies, the states of readers and writers, and `count` values of the slice."""
-        self.loop = loop = with_carried(self.loop, inits, num_stages=1)
-        body, ring, (index, *args) = loop.body, self.ring, loop.carried[-len(inits) :]
+        loop, ring, main = with_carried(self.loop, inits, num_stages=1), self.ring, self.main
+        body, (index, *args) = loop.body, loop.carried[-len(inits) :]
         states, ahead = args[: len(args) - count], args[len(args) - count :]
         read, written = tuple(states[0::2]), tuple(states[1::2])
         first, end = body.first, body.terminator
         assert first is not None
-        at = self._first_of(self.position)
-        b = self._at(first, self.start)
+        b = Placing(first, self.start, main)
         ring.wait_full(b, read)
         ring.wait_empty(b, written)
-        copies = self._at(at, self.position)
-        ahead = self._copies(copies, ahead, index, written[0], {"slot": self.ahead})
-        allocs = [s.alloc for s in self.streams]
-        users = [op for a in allocs for op in readers(a.result, loop)]
-        last = max((stage_of(op, loop) for op in users), default=self.main)
+        b = Placing(first, self.loads[0].attrs["position"], main)
+        ahead = self._copy(b, ahead, index, written[0], {"slot": self.ahead})
+        users = [op for a in self.allocs for op in readers(a.result, loop)]
+        stage = max((stage_of(op, loop) for op in users), default=main)
         views = [
-            self._at(a, self.start).emit(ops.LocalIndexOp(row, read[0], slot=0))
-            for a, row in zip(allocs, ring.rows, strict=True)
+            Placing(a, self.start, main).emit(ops.LocalIndexOp(row, read[0], slot=0))
+            for a, row in zip(self.allocs, ring.rows, strict=True)
         ]
-        show(allocs, views)
-        position = [op.attrs["position"] for op in body if op.attrs.get("stage") == self.main][-1]
-        b = self._at(end, position)
+        show(self.allocs, views)
+        position = last_position(loop, main)
+        b = Placing(end, position, main)
         following = zip(ring.advance(b, read), ring.advance(b, written), strict=True)
-        ring.release(Placing(end, position, last), read[0])
+        ring.release(Placing(end, position, stage), read[0])
         index = b.emit(ops.AddOp(index, loop.step))
         set_yields(body, [index, *[v for pair in following for v in pair], *ahead])
         behind_mmas(loop).emit(ops.AsyncWaitOp([], pending=0, private=ring.private))
         return loop
-
-    def _at(self, op: Op, position: int) -> Builder:
-        """Return where ops of the main stage are emitted."""
-        return Placing(op, position, self.main)
-
-    def _first_of(self, position: int) -> Op:
-        """Return the first op in the text of a position, or of a later one."""
-        return next(op for op in self.loop.body if op.attrs.get("position", -1) >= position)
-
-
-def _stream(alloc: ops.LocalAllocOp) -> Stream:
-    load = alloc.init.op if alloc.init is not None else None
-    assert isinstance(load, ops.LoadOp)
-    return Stream(load, alloc)
 
 
 def _fill_late(loop: ops.ForOp) -> None:
@@ -249,8 +226,3 @@ def _family(alloc: ops.LocalAllocOp) -> list[Op]:
             if isinstance(u, ops.LocalTransOp) and u.parent is alloc.parent
         ]
     return found
-
-
-def zero_of(elem: ElementType) -> Any:
-    """Return zero as constants of the type represent it."""
-    return 0.0 if elem.is_floating() else 0

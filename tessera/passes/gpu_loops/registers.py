@@ -79,7 +79,7 @@ def carry(
 ) -> tuple[ops.ForOp, list[Op]]:
     """Load for the first iteration before the loop, and in each iteration, at the position `start`, for the next one.
     Return the new loop, and its loads for the next iteration."""
-    slice_ahead = Ahead(loop, [v for x in loads for v in x.operands])
+    slice_ahead = Ahead(loop, loads)
     before = Builder.before_op(loop)
 
     def emit(b: Builder, values: list[Value], index: Value) -> tuple[list[Value], list[Value]]:

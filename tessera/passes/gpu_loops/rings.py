@@ -75,18 +75,19 @@ def written(func: ops.FuncOp) -> list[Ring]:
         place = {op: n for n, op in enumerate(block)}
         here: dict[int, Ring] = {}
         buffers = [op for op in block if isinstance(op, ops.LocalAllocOp) and "ring" in op.attrs]
-        for a in sorted(buffers, key=lambda a: (a.attrs["ring"], place[_filling(a)])):
+        for a in sorted(buffers, key=lambda a: (a.attrs["ring"], place[filling(a)])):
             number, what = a.attrs["ring"], a.attrs
             r = here.setdefault(number, Ring(block, [], [], what["role"], what["release"]))
             r.stages, r.first = what["slots"], firsts.get(number)
             r.allocs.append(a)
-            r.loads.append(_filling(a))
+            r.loads.append(filling(a))
         firsts = here | firsts
         found += here.values()
     return found
 
 
-def _filling(alloc: ops.LocalAllocOp) -> Op:
+def filling(alloc: ops.LocalAllocOp) -> Any:
+    """Return the op whose tile an allocation holds."""
     assert alloc.init is not None
     assert alloc.init.op is not None
     return alloc.init.op

@@ -162,11 +162,11 @@ def slice_of(values: Iterable[Value], loop: ForOp, early: Collection[Op] = ()) -
 
 
 class Ahead:
-    """Repeats, for other iterations of a loop, what computes some values, as `slice_of` finds it, with the values that
-    the loop carries for that."""
+    """Repeats, for other iterations of a loop, what computes the operands of some loads, as `slice_of` finds it, with
+    the values that the loop carries for that."""
 
-    def __init__(self, loop: ForOp, values: Iterable[Value], early: Collection[Op] = ()):
-        found = slice_of(values, loop, early)
+    def __init__(self, loop: ForOp, loads: Iterable[LoadOp], early: Collection[Op] = ()):
+        found = slice_of([v for x in loads for v in x.operands], loop, early)
         self.index, self.ub, self.step = loop.induction, loop.ub, loop.step
         self.ops = [op for op in loop.body if not found.isdisjoint(op.results)]
         numbers = [n for n, v in enumerate(loop.carried) if v in found]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.dtypes import int1
-from tessera.ir import Block, Module, Op, Rewriter, RuleSet, Type, Value, elem_of, pass_, rule
+from tessera.ir import Block, Module, Op, Rewriter, RuleSet, Value, pass_, rule
 from tessera.ops import arith, control, gpu, memory
-from tessera.passes.neutral.fold import FOLD, SHAPE, constant_of, known_results, make_const
+from tessera.passes.neutral.fold import FOLD, SHAPE, constant_of, known_results, make_const, zero_of
 
 MEMORY = RuleSet()
 CONTROL = RuleSet()
@@ -37,12 +36,7 @@ def load_nothing(op: memory.LoadOp, rw: Rewriter) -> Value | None:
         return None
     if op.other is not None:
         return op.other
-    return make_const(rw, _zero(op.result.type), op.result.type)
-
-
-def _zero(t: Type) -> int | float | bool:
-    e = elem_of(t)
-    return 0.0 if e.is_floating() else False if e is int1 else 0
+    return make_const(rw, zero_of(op.result.type), op.result.type)
 
 
 @rule(MEMORY, memory.StoreOp)

@@ -21,6 +21,12 @@ def constant_of(v: Value) -> Any:
     return constant_of(op.x) if isinstance(op, tile.SplatOp) else None
 
 
+def zero_of(t: Type) -> int | float | bool:
+    """Return zero as constants of a type, or of its elements, hold it."""
+    e = elem_of(t)
+    return 0.0 if e.is_floating() else False if e is int1 else 0
+
+
 def _is_int(v: Value) -> bool:
     e = elem_of(v.type)
     return isinstance(e, dtype) and e.is_int()
