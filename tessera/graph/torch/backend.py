@@ -23,7 +23,7 @@ from tessera.config import knobs
 from tessera.errors import NoDeviceError
 from tessera.graph.calls.executable import Executable
 from tessera.graph.calls.executable import compile_graph as compile_executable
-from tessera.graph.index import Expr, Sym
+from tessera.graph.index import Expr, Sym, expr
 from tessera.graph.passes import optimize
 from tessera.graph.torch.cache import KeptState, compiler, keep, keeping, operation
 from tessera.graph.torch.cuda_graphs import CudaGraphs
@@ -33,7 +33,7 @@ from tessera.graph.torch.eager import SymbolValues, is_ragged, run_by_eager
 from tessera.graph.torch.host import TorchHost, current, target_of
 from tessera.graph.torch.importing import Imported, NotImported, import_graph
 from tessera.graph.torch.interpret import Interpreted
-from tessera.graph.torch.layouts import report_strides
+from tessera.graph.torch.layouts import beginning_at, report_strides
 from tessera.graph.torch.masks import drop_known_masks
 from tessera.graph.torch.options import Options, options_of
 from tessera.graph.torch.partition import partition
@@ -157,7 +157,7 @@ def compile_graph(
             call = boxed(CompiledGraph(imported, watched(record), arguments, by_eager))
             if key:
                 keep(call, graph, imported, attempt, text, key)
-            if graphs is None or not imported.device.startswith("cuda"):
+            if graphs is None or imported.offsets or not imported.device.startswith("cuda"):
                 return call
             return graphs.wrap(call, graph, inputs, run, purpose)
     note(GraphRecord(purpose, None, [("the whole graph", "its compilation failed")]))
@@ -296,6 +296,7 @@ class CompiledGraph:
         self.tensors, self.given, self.symbols = arguments
         outputs = any(isinstance(o, Expr) for o in imported.outputs)
         self.sized = bool(imported.symbols or imported.numbers or imported.sizes) or outputs
+        self.sized |= bool(imported.offsets)
 
     def direct(self) -> Compiled | None:
         """The executable's own function, where torch's arguments and outputs are just its arguments and results."""
@@ -320,7 +321,10 @@ class CompiledGraph:
         given += [number(values) for number in self.imported.numbers]
         results = self.run(given)
         env = {Sym(name): n for name, n in values.items()}
-        return [
+        found = [
             results[o] if isinstance(o, int) else None if o is None else o.evaluate(env)
             for o in self.imported.outputs
         ]
+        for k, offset in self.imported.offsets.items():
+            found[k] = beginning_at(found[k], expr(offset).evaluate(env))
+        return found

@@ -91,7 +91,7 @@ def state_of(
     """What is kept of a graph. Raises `ValueError` with the reason if it cannot be."""
     if graph.graph.find_nodes(op="get_attr"):
         raise ValueError("the graph has constants or other graphs, which torch's key does not tell")
-    if imported.symbols or imported.numbers or imported.sizes:
+    if imported.symbols or imported.numbers or imported.sizes or imported.offsets:
         raise ValueError("its sizes are not known")
     if not all(o is None or isinstance(o, int) for o in imported.outputs):
         raise ValueError("an output is a size")

@@ -21,7 +21,7 @@ from tessera.graph.passes.layouts import FREE
 from tessera.graph.torch.decompose import PLACED, placed
 from tessera.graph.torch.devices import Devices
 from tessera.graph.torch.eager import SymbolValues
-from tessera.graph.torch.layouts import Restrided, first_saved, given_strides
+from tessera.graph.torch.layouts import Restrided, first_saved, given_strides, offsets_of
 from tessera.graph.torch.lowering import (
     attention,
     bessel,
@@ -73,7 +73,7 @@ class Imported:
     the graph has, by how many it has. `constants`: tensors that are the last arguments but for `numbers`, floats that
     are computed from sizes. `symbols`: the arguments of the IR that are sizes, by symbol; `sizes`: those that are
     computed from others. `outputs`: for each output of torch's graph the position of the IR's result, or an expression,
-    or None. `externs`: (operation, reason)."""
+    or None; `offsets`: `offsets_of`. `externs`: (operation, reason)."""
 
     module: Module
     targets: dict[str, Callable[..., Any]] = field(default_factory=dict)
@@ -84,6 +84,7 @@ class Imported:
     sizes: dict[str, Computed] = field(default_factory=dict)
     symbols: list[str] = field(default_factory=list)
     outputs: list[int | Expr | None] = field(default_factory=list)
+    offsets: dict[int, int | Expr] = field(default_factory=dict)
     externs: list[tuple[str, str]] = field(default_factory=list)
     lowered: list[str] = field(default_factory=list)
     device: str = "cpu"
@@ -403,6 +404,7 @@ class _Importer:
 
     def _outputs(self, node: Node) -> None:
         saved = first_saved(self.purpose)
+        self.found.offsets = offsets_of(self.purpose, node.args[0])  # type: ignore[arg-type]
         free: list[int] = []
         known: dict[Any, int] = {}  # what is returned twice is one object, as in eager
         for k, value in enumerate(node.args[0]):  # type: ignore[arg-type]

@@ -9,13 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
+from torch.fx import Node
 
+from tessera.graph.index import Expr
 from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.ir.types import TensorType
 from tessera.graph.passes.convolutions import lies_so
 from tessera.graph.passes.layouts import FREE, copied
+from tessera.graph.torch.host import reinterpret
 from tessera.graph.torch.lowering.base import Tensor, whole
+from tessera.graph.torch.types import sizes_of
 from tessera.ir import Module, Value
 
 
@@ -29,6 +34,41 @@ def first_saved(purpose: str) -> int | None:
     given = (*facts.subclass_inp_meta, *facts.subclass_fw_graph_out_meta)
     several = any(hasattr(x, "flat_tensor_start_idx") and hasattr(x, "arg_count") for x in given)
     return None if several or facts.tokens else facts.num_forward
+
+
+def offsets_of(purpose: str, outputs: Sequence[object]) -> dict[int, int | Expr]:
+    """By the number of an output, where in the storage it begins as torch traced it: of outputs that are views of
+    inputs, and that torch does not make by its views once more, as their sizes are symbols. It makes them of the inputs
+    by shape, strides and this number of the tensors that we give, which lie elsewhere."""
+    context = TracingContext.try_get()
+    facts = None if context is None else context.fw_metadata
+    if purpose == "backward" or facts is None:
+        return {}
+    found: dict[int, int | Expr] = {}
+    for k, info in enumerate(facts.output_info, facts.num_mutated_inp_runtime_indices):
+        fake = (
+            outputs[k].meta.get("val")
+            if k < len(outputs) and isinstance(outputs[k], Node)
+            else None
+        )
+        views = getattr(info, "view_meta_sequence", None)
+        again = views is not None and not any(v.has_symbolic_inputs for v in views.sequence)
+        if (
+            info.output_type is OutputType.alias_of_input
+            and isinstance(fake, torch.Tensor)
+            and not again
+        ):
+            (found[k],) = sizes_of([fake.storage_offset()])
+    return found
+
+
+def beginning_at(x: torch.Tensor, offset: int) -> torch.Tensor:
+    """The tensor as if it began there in its storage, which may end before: only to be asked for its layout."""
+    return (
+        x
+        if reinterpret is None
+        else reinterpret(x, x.shape, x.stride(), offset - x.storage_offset())
+    )
 
 
 def report_strides(module: Module, outputs: Sequence[Any]) -> None:
