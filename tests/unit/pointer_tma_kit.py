@@ -14,7 +14,10 @@ import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.nvidia import simulator
 from tessera.compiler import ASTSource, CompiledKernel
+from tessera.interp import run
 from tessera.ir import parse_module
+
+HOWS = ["interpreter", "simulator"]
 
 
 @tessera.jit
@@ -97,6 +100,33 @@ def compiled(
     source = ASTSource(kernel, types, values, facts)
     options = {"num_warps": 4, "num_stages": 3, **options}
     return tessera.compile(source, target=GPUTarget(target, 90, 32), options=options)
+
+
+def simulate(
+    kernel: CompiledKernel,
+    values: list[Any],
+    grid: tuple[int, ...],
+    how: str,
+    latency: str | None = None,
+) -> None:
+    """Run a kernel by the interpreter of its GPU IR, or in the simulator; numbers are `i64` there."""
+    if how == "interpreter":
+        run(parse_module(kernel.asm["gir"]), grid, values)
+        return
+    meta: Any = kernel.metadata
+    given = [v if isinstance(v, np.ndarray) else ("i64", v) for v in values]
+    maps, code = getattr(meta, "tensor_maps", ()), getattr(meta, "host_code", ())
+    simulator.run_kernel(
+        kernel.asm["llir"],
+        kernel.name,
+        given,
+        32 * meta.warps,
+        meta.shared,
+        grid,
+        maps,
+        code,
+        latency=latency,
+    )
 
 
 def copies(kernel: CompiledKernel) -> int:

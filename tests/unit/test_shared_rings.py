@@ -12,8 +12,7 @@ import tessera.language as tl
 from tessera.analysis.synchronization import check_synchronization
 from tessera.config import knobs
 from tessera.ir import parse_module
-from tests.unit.pointer_tma_kit import compiled
-from tests.unit.test_stores_seen_by_roles import HOWS, simulate
+from tests.unit.pointer_tma_kit import HOWS, compiled, simulate
 
 
 @tessera.jit
@@ -41,7 +40,7 @@ def test_a_later_loop_has_the_buffers_of_the_first(how: str, stages: int) -> Non
     a, b = (rng.integers(-2, 3, s).astype(np.float16) for s in ((64, 512), (512, 64)))
     for first, second in ((512, 448), (64, 512), (0, 192), (320, 0)):
         c = np.full((64, 64), np.nan, np.float32)
-        simulate(kernel, [a, b, c, first, second], how)
+        simulate(kernel, [a, b, c, first, second], (1,), how, "late")
         x, y = a.astype(np.float32), b.astype(np.float32)
         want = 2 * x[:, :first] @ y[:first] + x[:, :second] @ y[:second]
         np.testing.assert_array_equal(c, want)

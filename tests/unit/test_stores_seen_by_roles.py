@@ -4,21 +4,14 @@
 # pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false, reportOperatorIssue=false
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 import tessera
 import tessera.language as tl
-from tessera.backends.nvidia.simulator import run_kernel
-from tessera.compiler import CompiledKernel
-from tessera.interp import run
-from tessera.ir import parse_module
-from tests.unit.pointer_tma_kit import compiled
+from tests.unit.pointer_tma_kit import HOWS, compiled, simulate
 
 STEPS = 3
-HOWS = ["interpreter", "simulator"]
 
 
 @tessera.jit
@@ -53,24 +46,6 @@ def hinted(a, b, c, STEPS: tl.constexpr, POINTER: tl.constexpr):
     tl.store(c + tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :], total.to(tl.int32))
 
 
-def simulate(kernel: CompiledKernel, values: list[Any], how: str) -> None:
-    if how == "interpreter":
-        run(parse_module(kernel.asm["gir"]), (1, 1, 1), values)
-        return
-    meta: Any = kernel.metadata
-    threads, maps = 32 * meta.warps, meta.tensor_maps
-    run_kernel(
-        kernel.asm["llir"],
-        kernel.name,
-        values,
-        threads,
-        meta.shared,
-        (1, 1, 1),
-        maps,
-        latency="late",
-    )
-
-
 @pytest.mark.parametrize("how", HOWS)
 def test_numbers_that_were_stored_are_not_read_ahead(how: str) -> None:
     kernel = compiled(chained, {"STEPS": STEPS}, "abcd", elements={"c": "i32"})
@@ -78,7 +53,7 @@ def test_numbers_that_were_stored_are_not_read_ahead(how: str) -> None:
     a = np.random.default_rng(0).integers(-2, 3, (256, 64)).astype(np.float16)
     b, c = 2 * np.eye(64, dtype=np.float16), np.zeros((STEPS + 1, 8), np.int32)
     d = np.zeros((64 * STEPS, 64), np.float16)
-    simulate(kernel, [a, b, c, d], how)
+    simulate(kernel, [a, b, c, d], (1,), how, "late")
     np.testing.assert_array_equal(c[:, 0], 64 * np.arange(STEPS + 1))
     np.testing.assert_array_equal(d, 4 * a[: 64 * STEPS])
 
@@ -90,6 +65,6 @@ def test_hints_do_not_hide_an_array(pointer: bool, how: str) -> None:
     kernel = compiled(hinted, constants, elements={"c": "i32"})
     a = np.random.default_rng(0).integers(-2, 3, (64, 64)).astype(np.float16)
     b, c = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.int32)
-    simulate(kernel, [a, b, c], how)
+    simulate(kernel, [a, b, c], (1,), how, "late")
     want = np.broadcast_to(2 * STEPS * a.astype(np.float32).sum(1, keepdims=True), (64, 64))
     np.testing.assert_array_equal(c, want + 2 * pointer)

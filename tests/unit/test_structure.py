@@ -99,7 +99,7 @@ MOST_LINES = {
     "profiler": 1375,  # a new part: `tessera.profile`
     "explain": 3620,  # a new part: `kernel.explain`, its page, and the reasons of `widths`, which left `tools`
     # with what is saved for gradients, where launches are apart, checks of indices, checkpointed parts, known uses
-    "graph": 23100,
+    "graph": 23120,
     "torch": 100,
 }
 SLACK = 300

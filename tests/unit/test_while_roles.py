@@ -11,16 +11,12 @@ import numpy as np
 import pytest
 
 from tessera.analysis.intervals import evaluate
-from tessera.backends.nvidia.simulator import run_kernel
 from tessera.compiler import CompiledKernel
-from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.runtime.drivers.variants import fallback_of
 from tests.examples_kit import EXAMPLES, run_all
-from tests.unit.pointer_tma_kit import compiled, copies, passes
+from tests.unit.pointer_tma_kit import HOWS, compiled, copies, passes, simulate
 from tests.unit.while_loops_kit import counting, layers, own_layers, some_layers, strips
-
-HOWS = ["interpreter", "simulator"]
 
 
 @pytest.fixture(autouse=True)
@@ -29,17 +25,6 @@ def ctas_that_are_alone(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ig
     monkeypatch.setattr(
         "tessera.passes.gpu_scheduling.pointer_to_tma.ctas_after_split", lambda *_: 1
     )  # pyright: ignore[reportUnknownArgumentType,reportUnknownLambdaType]
-
-
-def simulate(kernel: CompiledKernel, values: list[Any], grid: tuple[int, ...], how: str) -> None:
-    if how == "interpreter":
-        run(parse_module(kernel.asm["gir"]), grid, values)
-        return
-    meta: Any = kernel.metadata
-    given = [v if isinstance(v, np.ndarray) else ("i64", v) for v in values]
-    maps, code = getattr(meta, "tensor_maps", ()), getattr(meta, "host_code", ())
-    threads = 32 * meta.warps
-    run_kernel(kernel.asm["llir"], kernel.name, given, threads, meta.shared, grid, maps, code)
 
 
 def meetings(kernel: CompiledKernel) -> int:
