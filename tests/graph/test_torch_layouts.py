@@ -207,7 +207,7 @@ ORDERS = {
 IMAGES = {
     "glu": lambda x: functional.glu(x, 1).contiguous(),
     "glu of rows": lambda x: functional.glu(x, 3).contiguous(),
-    "max_unpool2d": lambda x: functional.max_unpool2d(*functional.max_pool2d(x, 2, return_indices=True), 2),
+    "max_unpool2d": lambda x: functional.max_unpool2d(*functional.max_pool2d(x, 2, return_indices=True), [2, 2]),
 }  # fmt: skip
 
 

@@ -326,5 +326,7 @@ class CompiledGraph:
             for o in self.imported.outputs
         ]
         for k, offset in self.imported.offsets.items():
-            found[k] = beginning_at(found[k], expr(offset).evaluate(env))
+            tensor = found[k]
+            assert tensor is not None
+            found[k] = beginning_at(tensor, expr(offset).evaluate(env))
         return found

@@ -46,11 +46,8 @@ def offsets_of(purpose: str, outputs: Sequence[object]) -> dict[int, int | Expr]
         return {}
     found: dict[int, int | Expr] = {}
     for k, info in enumerate(facts.output_info, facts.num_mutated_inp_runtime_indices):
-        fake = (
-            outputs[k].meta.get("val")
-            if k < len(outputs) and isinstance(outputs[k], Node)
-            else None
-        )
+        node = outputs[k] if k < len(outputs) else None
+        fake = node.meta.get("val") if isinstance(node, Node) else None
         views = getattr(info, "view_meta_sequence", None)
         again = views is not None and not any(v.has_symbolic_inputs for v in views.sequence)
         if (
