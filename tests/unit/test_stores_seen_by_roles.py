@@ -15,19 +15,20 @@ STEPS = 3
 
 
 @tessera.jit
-def chained(a, b, c, d, STEPS: tl.constexpr):
+def chained(a, b, c, d, STEPS: tl.constexpr, STORE: tl.constexpr, HOW: tl.constexpr):
     """Each step stores where the next one finds its rows."""
     x = tl.make_tensor_descriptor(a, [256, 64], [64, 1], [64, 64])
     y = tl.make_tensor_descriptor(b, [64, 64], [64, 1], [64, 64])
     out = tl.make_tensor_descriptor(d, [64 * STEPS, 64], [64, 1], [64, 64])
     rows = tl.make_tensor_descriptor(c, [STEPS + 1, 8], [8, 1], [1, 8])
     for i in range(STEPS):
-        row = tl.load(c + i * 8)
+        row = tl.load(c + i * 8, cache_modifier=HOW)
         total = tl.zeros((64, 64), tl.float32)
         for _ in range(2):
             total = tl.dot(x.load([row, 0]), y.load([0, 0]), total)
         out.store([64 * i, 0], total.to(tl.float16))
-        rows.store([i + 1, 0], tl.full((1, 8), 64, tl.int32) + row)
+        if STORE:
+            rows.store([i + 1, 0], tl.full((1, 8), 64, tl.int32) + row)
 
 
 @tessera.jit
@@ -48,7 +49,8 @@ def hinted(a, b, c, STEPS: tl.constexpr, POINTER: tl.constexpr):
 
 @pytest.mark.parametrize("how", HOWS)
 def test_numbers_that_were_stored_are_not_read_ahead(how: str) -> None:
-    kernel = compiled(chained, {"STEPS": STEPS}, "abcd", elements={"c": "i32"})
+    constants = {"STEPS": STEPS, "STORE": True, "HOW": ""}
+    kernel = compiled(chained, constants, "abcd", elements={"c": "i32"})
     assert "descriptor_store" in kernel.asm["gir"]
     a = np.random.default_rng(0).integers(-2, 3, (256, 64)).astype(np.float16)
     b, c = 2 * np.eye(64, dtype=np.float16), np.zeros((STEPS + 1, 8), np.int32)
@@ -56,6 +58,14 @@ def test_numbers_that_were_stored_are_not_read_ahead(how: str) -> None:
     simulate(kernel, [a, b, c, d], (1,), how, "late")
     np.testing.assert_array_equal(c[:, 0], 64 * np.arange(STEPS + 1))
     np.testing.assert_array_equal(d, 4 * a[: 64 * STEPS])
+
+
+@pytest.mark.parametrize(("how", "ahead"), [("", True), (".cg", True), (".cv", False)])
+def test_each_role_may_read_what_nobody_changes(how: str, ahead: bool) -> None:
+    """But not what other programs may change meanwhile (`.cv`), which roles would see at different times."""
+    constants = {"STEPS": STEPS, "STORE": False, "HOW": how}
+    kernel = compiled(chained, constants, "abcd", elements={"c": "i32"})
+    assert ("warp_specialize" in kernel.asm["gir"]) == ahead
 
 
 @pytest.mark.parametrize("how", HOWS)

@@ -42,7 +42,7 @@ def seen_by(func: FuncOp, r: Ring) -> list[Op]:
 def may_read_ahead(func: FuncOp, load: LoadOp) -> bool:
     """Whether the producer may load a number before the other roles come to it: they write through descriptors only,
     and not to its array."""
-    if load.volatile or any(isinstance(op, PointerWrite) for op in func.walk()):
+    if waits_for_others(load) or any(isinstance(op, PointerWrite) for op in func.walk()):
         return False
     stores = [op for op in func.walk() if isinstance(op, DescriptorWrite) and precedes(op, load)]
     return not stores or argument_of(load.ptr) not in {
