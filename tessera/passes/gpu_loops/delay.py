@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera import ops
+from tessera.analysis.provenance import BOUNDS
 from tessera.ir import Builder, Op, SharedType, Value
 from tessera.ir.builder import AnyOp
 from tessera.passes.neutral.loops import branch_for, iteration, runs_at_all, with_carried
-
-BOUNDS = 3  # operands of a loop before what it carries
 
 
 class Placing(Builder):

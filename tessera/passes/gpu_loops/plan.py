@@ -78,9 +78,11 @@ class _Plan:
 
     def write(self) -> None:
         loop, facts = self.loop, self.facts
-        self._buffer_large()
+        waits = any(map(waits_for_others, loop.walk()))
+        if not waits:
+            self._buffer_large()
         streams = self._streams()
-        if not streams or any(map(waits_for_others, loop.walk())):
+        if waits or not streams:
             return
         running, shifted = overlapping(loop, {s.alloc for s in streams})
         size, beside = sum(s.bytes for s in streams), self._beside(streams)
