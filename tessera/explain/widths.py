@@ -15,11 +15,10 @@ from tessera import ops
 from tessera.analysis.axis import AxisAnalysis, AxisFacts
 from tessera.analysis.provenance import argument_of, incoming
 from tessera.backends.compiler import Backend, Options
-from tessera.backends.gpu.local import straight_run
+from tessera.backends.gpu.local import copy_length
 from tessera.backends.gpu.memory import VECTOR_BITS, vector_length
 from tessera.dtypes import dtype, int1, pointer_type
 from tessera.ir import Block, Module, Op, TileType, Value, elem_of, shape_of
-from tessera.layout import offset_map
 
 WIDE = VECTOR_BITS // 8  # bytes of the widest access of a GPU's thread
 DESCRIPTORS = (ops.DescriptorLoadOp, ops.DescriptorStoreOp, ops.TensorCopyOp)
@@ -78,10 +77,9 @@ def _on_gpu(op: Access, axis: AxisAnalysis) -> tuple[str, str]:
 
 def elements_at_once(op: Access, axis: AxisAnalysis) -> int:
     """Return how many elements of a tile a thread of a GPU moves by one instruction."""
-    count = vector_length(axis, op.ptr, op.mask, elem_of(op.ptr.type).element_ty)
     if isinstance(op, ops.AsyncCopyOp):
-        count = min(count, straight_run(offset_map(op.ptr.type.layout, op.shared.type.layout)))
-    return count
+        return copy_length(axis, op)
+    return vector_length(axis, op.ptr, op.mask, elem_of(op.ptr.type).element_ty)
 
 
 def _on_cpu(code: dict[str, str], op: Access, axis: AxisAnalysis) -> tuple[str, str]:

@@ -152,7 +152,8 @@ class AsyncCopyOp(Op, opcode="async_copy", effects=Effect.READ | Effect.WRITE):
 
     The copy belongs to the group that the next `async_commit` closes. `private`: into a buffer of which each thread
     reads only what it wrote; without `other`, nothing is then written where the mask is false. If the scalar `runs` is
-    false, nothing is read or written: nobody reads that buffer.
+    false, nothing is read or written: nobody reads that buffer. `partial`: where the mask ends within a vector, only
+    the bytes in front of that end are read.
     """
 
     ptr: Value = operand()
@@ -163,6 +164,7 @@ class AsyncCopyOp(Op, opcode="async_copy", effects=Effect.READ | Effect.WRITE):
     cache: str = attr(default="")
     eviction: str = attr(default="")
     private: bool = attr(default=False)
+    partial: bool = attr(default=False)
 
     def infer(self) -> Sequence[Type]:
         return (TokenType(),)

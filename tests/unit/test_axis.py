@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.analysis.axis import AxisAnalysis, AxisFacts, power_of_two_part
-from tessera.dtypes import float32, int32, pointer_type
+from tessera.analysis.axis import TOP, AxisAnalysis, AxisFacts, power_of_two_part
+from tessera.analysis.prefixes import conjuncts, prefix_width
+from tessera.dtypes import float32, int1, int32, pointer_type
 from tessera.interp.machine import Machine, run_program
 from tessera.interp.memory import Memory
 from tessera.ir import Builder, Module, TileType, Value, parse_module, verify
@@ -34,6 +36,7 @@ from tessera.ops import (
     SelectOp,
     SplatOp,
     SubOp,
+    TransOp,
     XorOp,
 )  # fmt: skip
 
@@ -128,6 +131,54 @@ def test_facts_hold_on_every_value(data: st.DataObject) -> None:
                 holds(facts.facts(r), x, axis, step)
             if step == 1 and facts.signs.nonnegative(r):
                 assert np.min(x) >= 0
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_masks_end_once_within_a_run(data: st.DataObject) -> None:
+    """Masks of random comparisons, in two dimensions, and their conjunctions."""
+    e = Expressions(data.draw)
+    b, square = e.b, TileType((N, N), int1)
+    masks: list[Value] = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        predicate = data.draw(st.sampled_from(["lt", "le", "gt", "ge", "eq", "ne"]))
+        mask = b.emit(CmpOp(e.tile(2), e.tile(1), predicate=predicate))
+        mask = b.emit(ExpandDimsOp(mask, axis=data.draw(st.sampled_from([0, 1]))))
+        if data.draw(st.booleans()):
+            mask = b.emit(TransOp(mask, order=(1, 0)))
+        masks.append(b.emit(BroadcastOp(mask, results=[square])))
+    whole = reduce(lambda x, y: b.emit(AndOp(x, y)), masks)
+    b.insert(ReturnOp())
+    axis = AxisAnalysis(e.func)
+    n, m = data.draw(st.sampled_from([0, 16, 48, -16])), data.draw(st.integers(-40, 40))
+    machine = Machine(e.module, Memory(), (1, 1, 1))
+    run_program(machine, e.func, [np.int64(4096), np.int32(n), np.int32(m)], (0, 0, 0))
+    assert list(conjuncts(whole)) == masks
+    for mask in (*masks, whole):
+        for dim in (0, 1):
+            rows = np.moveaxis(np.asarray(machine.values[mask]), dim, -1).reshape(-1, N)
+            runs = rows.reshape(-1, min(N, prefix_width(axis, mask, dim)))
+            assert np.all(runs[:, 1:] <= runs[:, :-1]), (mask.op, dim)
+
+
+def test_rows_that_end_anywhere_are_whole_vectors() -> None:
+    e = Expressions(lambda s: None)
+    b = e.b
+    at = b.emit(ArangeOp(start=32, end=32 + N))
+    shifted = b.emit(ArangeOp(start=33, end=33 + N))
+    odd, even = (b.emit(SplatOp(v, results=[TILE])) for v in (e.odd, e.even))
+    less = b.emit(CmpOp(at, odd, predicate="lt"))
+    more = b.emit(CmpOp(odd, at, predicate="ge"))
+    begun = b.emit(CmpOp(at, odd, predicate="ge"))
+    moved = b.emit(CmpOp(shifted, odd, predicate="lt"))
+    aligned = b.emit(CmpOp(at, even, predicate="ge"))
+    both = b.emit(AndOp(less, aligned))
+    b.insert(ReturnOp())
+    axis = AxisAnalysis(e.func)
+    found = [prefix_width(axis, mask, 0) for mask in (less, more, begun, moved, aligned, both)]
+    assert found == [32, 32, 1, 1, 16, 16]
+    assert axis.mask_width(less, 0) == 1
+    assert prefix_width(axis, None, 0) == TOP
 
 
 @pytest.mark.parametrize("start", range(-48, 49))

@@ -6,8 +6,11 @@ A buffer or view is one i32 address; its layout is in the type.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial, reduce
 
 from tessera import ops
+from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.prefixes import conjuncts, prefix_width
 from tessera.backends.gpu.access import Addresses, Reader, access_for, place_of, write
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies, groups, registers, vector_length
@@ -19,7 +22,8 @@ from tessera.errors import InternalError
 from tessera.ir import Effect, Op, Value
 from tessera.layout import LinearLayout, OffsetMap, images, offset_map
 from tessera.layout.matrix_ops import union
-from tessera.passes.gpu_loops.streams import is_zero
+from tessera.passes.gpu_loops.streams import fastest_dimension
+from tessera.passes.neutral.fold import is_zero
 
 ASYNC_BYTES = (16, 8, 4)  # sizes of one asynchronous copy
 
@@ -115,22 +119,28 @@ def _copy(fl: FunctionLowering, op: ops.AsyncCopyOp) -> None:
     elem, layout = op.shared.type.elem, op.ptr.type.layout
     size = memory_bits(elem) // 8
     offsets = offset_map(layout, op.shared.type.layout)
-    vec = min(
-        vector_length(fl.axis, op.ptr, op.mask, elem),
-        straight_run(offsets),
-        max(ASYNC_BYTES) // size,
-    )
+    vec = copy_length(fl.axis, op)
     place = place_of(fl, op.shared)
     addresses = Addresses(fl, place, size, offsets.lane, offsets.warp)
     at = images(offsets.register)
     zeros = op.other is not None and is_zero(op.other)  # what copies write where they do not read
-    copy = _copy_later
+    copy = _copy_partly if op.partial else _copy_later
     if op.private and vec * size in ASYNC_BYTES and not zeros:
         copy = _copy_own
     elif (op.other is not None and not zeros) or vec * size not in ASYNC_BYTES:
         copy = _copy_now
     copy(fl, op, vec, addresses, at)
     fl.set(op.result, [])
+
+
+def copy_length(axis: AxisAnalysis, op: ops.AsyncCopyOp) -> int:
+    """Return the elements of one copy: registers that are adjacent in both memories, under one mask or, if the copy is
+    `partial`, under masks that end once."""
+    elem = op.shared.type.elem
+    width = prefix_width if op.partial else AxisAnalysis.mask_width
+    run = straight_run(offset_map(op.ptr.type.layout, op.shared.type.layout))
+    most = max(ASYNC_BYTES) * 8 // memory_bits(elem)
+    return min(vector_length(axis, op.ptr, op.mask, elem, width), run, most)
 
 
 def _masks(fl: FunctionLowering, op: ops.AsyncCopyOp, count: int) -> tuple[list[str], str]:
@@ -162,6 +172,39 @@ def _copy_later(
         for i in groups(layout, len(pointers), vec):
             source = split(w.offsets, pointers[i])
             fl.target.async_copy(w, addresses.at(at[i]), source, size, masks[i], access)
+
+
+def _copy_partly(
+    fl: FunctionLowering, op: ops.AsyncCopyOp, vec: int, addresses: Addresses, at: list[int]
+) -> None:
+    """Copy vectors of which the mask may hold for the first elements alone.
+
+    What holds for a whole vector is kept apart: rows then share the number of bytes that their columns give."""
+    assert op.mask is not None
+    w, layout, pointers = fl.w, op.ptr.type.layout, fl.get(op.ptr)
+    elem, dim = op.shared.type.elem, fastest_dimension(layout)
+    size = memory_bits(elem) // 8
+    whole, ending = list[list[str]](), list[list[str]]()
+    for part in conjuncts(op.mask):
+        kind = whole if fl.axis.mask_width(part, dim) >= vec else ending
+        kind.append(registers(fl, part, len(pointers)))
+    owner = fl.owner_mask(layout)
+    access = Access(vec * size * 8, 1, op.cache, op.eviction)
+    with nullcontext() if owner == "true" else w.when(owner):
+        for i in groups(layout, len(pointers), vec):
+            held = [
+                reduce(partial(_both, fl), (m[k] for m in ending), "true")
+                for k in range(i, i + vec)
+            ]
+            parts = [w.pure(f"select i1 {m}, i32 {size}, i32 0") for m in held]
+            read = reduce(lambda x, y: w.pure(f"add i32 {x}, {y}"), parts)
+            for mask in whole:
+                if mask[i] != "true":
+                    read = w.pure(f"select i1 {mask[i]}, i32 {read}, i32 0")
+            source = split(w.offsets, pointers[i])
+            fl.target.async_copy(
+                w, addresses.at(at[i]), source, vec * size, "true", access, read=read
+            )
 
 
 def _copy_own(

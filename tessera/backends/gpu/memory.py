@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tessera.analysis.axis import AxisAnalysis
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
@@ -17,9 +17,15 @@ from tessera.ops import memory
 VECTOR_BITS = 128  # of the widest access of a thread (PTX, ld.global.v4)
 
 
-def vector_length(facts: AxisAnalysis, ptr: Value, mask: Value | None, elem: ElementType) -> int:
+def vector_length(
+    facts: AxisAnalysis,
+    ptr: Value,
+    mask: Value | None,
+    elem: ElementType,
+    width: Callable[[AxisAnalysis, Value | None, int], int] = AxisAnalysis.mask_width,
+) -> int:
     """Return the elements of one access: registers that are adjacent, by the layout and the axis facts of the
-    address."""
+    address. `width` says how many elements a mask lets one access move along a dimension."""
     if not isinstance(ptr.type, TileType):
         return 1
     layout, best = ptr.type.layout, 1
@@ -27,7 +33,7 @@ def vector_length(facts: AxisAnalysis, ptr: Value, mask: Value | None, elem: Ele
     for axis in range(rank):
         along = layout.contiguity((axis, *[d for d in range(rank) if d != axis]))
         if along > best:
-            wide = min(along, facts.vector_width(ptr, axis), facts.mask_width(mask, axis))
+            wide = min(along, facts.vector_width(ptr, axis), width(facts, mask, axis))
             best = max(best, wide)
     return min(best, VECTOR_BITS // memory_bits(elem))
 

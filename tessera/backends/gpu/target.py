@@ -102,8 +102,10 @@ class GpuTarget(Protocol):
         mask: str,
         access: Access,
         skip: bool = False,
+        read: str = "",
     ) -> None:
-        """Copy `bytes` (4, 8, 16) asynchronously where `mask`, write zeros elsewhere."""
+        """Copy `bytes` (4, 8, 16) asynchronously where `mask`, write zeros elsewhere. `read`: an i32, how many of these
+        bytes are read; zeros are written for the rest."""
         ...
 
     def async_commit(self, w: Writer) -> None: ...

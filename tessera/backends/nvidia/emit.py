@@ -145,20 +145,20 @@ class NvidiaTarget:
 
     # --- asynchronous copies ------------------------------------------------------------------------------
     def async_copy(
-        self, w: Writer, shared: Place, source: Place, bytes: int, mask: str, access: Access, skip: bool = False
+        self, w: Writer, shared: Place, source: Place, bytes: int, mask: str, access: Access, skip: bool = False,
+        read: str = "",
     ) -> None:  # fmt: skip
-        """Copy `bytes` (4, 8, 16) where `mask`; elsewhere write zeros or, with `skip`, nothing."""
+        """Copy `bytes` (4, 8, 16), or the first `read` of them and zeros, where `mask`; elsewhere write zeros or, with
+        `skip`, nothing."""
         if skip and mask != "true":
             row = p.async_copy_where(bytes, shared[1], source[1])
             row.emit(w, [shared[0], source[0], mask])
             return
-        partial = mask != "true"
+        if mask != "true":
+            read = w.pure(f"select i1 {mask}, i32 {read or bytes}, i32 0")
         prefetch = ".L2::128B" if bytes == 16 else ""  # neighbours follow: 1 % on large matmuls
-        row = p.async_copy(bytes, prefetch, shared[1], source[1], partial)
-        args = [shared[0], source[0]]
-        if partial:
-            args.append(w.pure(f"select i1 {mask}, i32 {bytes}, i32 0"))
-        row.emit(w, args)
+        row = p.async_copy(bytes, prefetch, shared[1], source[1], bool(read))
+        row.emit(w, [shared[0], source[0], *([read] if read else [])])
 
     def async_commit(self, w: Writer) -> None:
         p.emit_primitive(w, "async_commit")

@@ -6,13 +6,17 @@ neighbours as one 16-byte access holds, if address and mask allow. Accesses of o
 layout, the widest: an element-wise kernel then needs no conversion, and a thread reads wide elements by several
 accesses, which find the rest of a sector in the cache. Writes would send each sector once per access, so the layout is
 no wider than one access of the widest element written; what is read to compute it is then read 8 or 4 bytes at a
-time. Example: bf16 that is stored as fp32 is read in fours, one half of an MMA of bf16 in eights."""
+time. Example: bf16 that is stored as fp32 is read in fours, one half of an MMA of bf16 in eights.
+
+A load that will be copied ahead for dots is `partial` where its mask may end within a vector (optimisation
+`partial-copies`): `cp.async` reads the bytes in front of that end and writes zeros for the others."""
 
 from __future__ import annotations
 
 from math import gcd
 
 from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.prefixes import prefix_width
 from tessera.analysis.steps import NeighbourSteps
 from tessera.ir import Module, Op, TileType, Value, elem_of, pass_, shape_of
 from tessera.ir.applications import apply
@@ -21,15 +25,20 @@ from tessera.ops import (
     Atomic,
     DescriptorLoadOp,
     DescriptorStoreOp,
+    ForOp,
     FuncOp,
+    LoadOp,
+    Matmul,
     PointerAccess,
     PointerWrite,
     ReduceOp,
     TileLoad,
+    TransOp,
 )
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.anchors import groups_of
 from tessera.passes.gpu_layout.rules import is_pointwise
+from tessera.passes.neutral.fold import is_zero
 
 Group = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -39,7 +48,8 @@ def coalesce(module: Module, facts: GpuFacts) -> None:
     """Choose the layout of each access to global memory.
 
     Takes: tile IR without layouts, with pointers as the author wrote them; `num_warps`.
-    Gives: the attribute `layout` on loads, stores, atomics and descriptor accesses of tiles; nothing else changes.
+    Gives: the attribute `layout` on loads, stores, atomics and descriptor accesses of tiles, and `partial` on loads;
+        nothing else changes.
     Needs: any GPU.
     Raises: nothing.
     Example: `aligned` of tests/filecheck/coalesce.tir
@@ -47,11 +57,12 @@ def coalesce(module: Module, facts: GpuFacts) -> None:
     Compare: Triton `tritongpu-coalesce`; CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory".
     """
     num_warps: int = module.attrs["num_warps"]
+    num_stages: int = module.attrs.get("num_stages", 1)
     for func in module.body:
         assert isinstance(func, FuncOp)
         axis = AxisAnalysis(func)
         near = NeighbourSteps(func, axis)
-        wanted = [w for op in func.walk() if (w := _wanted(op, axis, near, facts))]
+        wanted = [w for op in func.walk() if (w := _wanted(op, axis, near, facts, num_stages))]
         widest: dict[Group, int] = {}
         for op, group, vec in wanted:
             # Descriptor accesses go through shared memory, where any layout will do.
@@ -117,7 +128,7 @@ class Flows:
 
 
 def _wanted(
-    op: Op, axis: AxisAnalysis, near: NeighbourSteps, facts: GpuFacts
+    op: Op, axis: AxisAnalysis, near: NeighbourSteps, facts: GpuFacts, num_stages: int
 ) -> tuple[Op, Group, int] | None:
     """Return (op, (shape, order), elements of one access) for an access to a tile."""
     if isinstance(op, DescriptorLoadOp | DescriptorStoreOp):
@@ -130,6 +141,11 @@ def _wanted(
         return None
     order = access_order(axis, near, op, facts.warp_size)
     vec = access_width(axis, op.ptr, op.mask, order[0], facts.max_vector_bytes)
+    if _copies_partially(op, facts, num_stages):
+        wide = access_width(axis, op.ptr, op.mask, order[0], facts.max_vector_bytes, partial=True)
+        if wide > vec and apply("partial-copies", op):
+            op.attrs["partial"] = True
+            vec = wide
     return op, (op.ptr.type.shape, order), vec
 
 
@@ -148,8 +164,30 @@ def access_order(
 
 
 def access_width(
-    axis: AxisAnalysis, ptr: Value, mask: Value | None, dim: int, max_bytes: int
+    axis: AxisAnalysis,
+    ptr: Value,
+    mask: Value | None,
+    dim: int,
+    max_bytes: int,
+    partial: bool = False,
 ) -> int:
-    """Return how many elements along `dim` one access may move."""
+    """Return how many elements along `dim` one access may move; with `partial` its mask may end within them."""
     size = elem_of(ptr.type).element_ty.storage_bytes
-    return max(1, gcd(axis.vector_width(ptr, dim), axis.mask_width(mask, dim), max_bytes // size))
+    masked = (prefix_width if partial else AxisAnalysis.mask_width)(axis, mask, dim)
+    return max(1, gcd(axis.vector_width(ptr, dim), masked, max_bytes // size))
+
+
+def _copies_partially(op: PointerAccess, facts: GpuFacts, num_stages: int) -> bool:
+    """Whether a load may become a copy ahead of its iteration for dots alone, which zeros do not change."""
+    loop = op.parent.parent if op.parent is not None else None
+    if not isinstance(op, LoadOp) or not isinstance(loop, ForOp) or not facts.has_cp_async:
+        return False
+    zeros = op.other is None or is_zero(op.other)
+    return zeros and (loop.num_stages or num_stages) > 1 and _feeds_dots(op.result)
+
+
+def _feeds_dots(v: Value) -> bool:
+    users = v.users()
+    return bool(users) and all(
+        _feeds_dots(x.result) if isinstance(x, TransOp) else isinstance(x, Matmul) for x in users
+    )

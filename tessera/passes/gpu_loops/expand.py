@@ -31,7 +31,7 @@ from tessera.passes.gpu_loops.expand_roles import expand_roles
 from tessera.passes.gpu_loops.registers import carried_loads, carry
 from tessera.passes.gpu_loops.rings import filling
 from tessera.passes.gpu_loops.slots import Buffers, behind_mmas, mbarriers, rows_of, show
-from tessera.passes.gpu_loops.streams import Ahead
+from tessera.passes.gpu_loops.streams import Ahead, is_partial
 from tessera.passes.neutral.fold import zero_of
 from tessera.passes.neutral.loops import const, const32, set_yields, with_carried
 
@@ -160,7 +160,8 @@ class _Copies:
                 other = const(b, zero_of(load.result.type), load.result.type)
             copy = ops.AsyncCopyOp(
                 ptr, b.emit(ops.LocalIndexOp(row, slot, **note)), mask, other, runs if private else None,
-                private=private, cache=load.cache, eviction=load.eviction, loc=load.loc,
+                private=private, cache=load.cache, eviction=load.eviction, partial=is_partial(load) and not private,
+                loc=load.loc,
             )  # fmt: skip
             tokens.append(b.emit(copy))
         b.emit(ops.AsyncCommitOp(tokens))

@@ -24,7 +24,6 @@ from tessera.passes.gpu_loops.streams import (
     Stream,
     bytes_beside,
     is_met,
-    is_zero,
     noting,
     require_buffer,
     staged_loops,
@@ -33,6 +32,7 @@ from tessera.passes.gpu_loops.streams import (
     write_copies,
 )
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
+from tessera.passes.neutral.fold import is_zero
 
 # Registers of an iteration's results from which warpgroups play ping-pong (tools/fit).
 PING_PONG_REG32 = 128

@@ -19,7 +19,7 @@ from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.coalesce import access_width
 from tessera.passes.gpu_loops.rings import put_buffer
 from tessera.passes.gpu_movement.memory_effects import arrays_written, is_apart
-from tessera.passes.neutral.fold import constant_of
+from tessera.passes.neutral.fold import is_zero
 from tessera.passes.neutral.loops import runs_at_all
 from tessera.passes.neutral.remarks import place_of, remark
 
@@ -88,7 +88,7 @@ def stream_or_reason(
     order = fastest_dimension(load.result.type.layout)
     bits = shared.elem.storage_bits
     vec = min(
-        access_width(axis, load.ptr, load.mask, order, facts.max_vector_bytes),
+        access_width(axis, load.ptr, load.mask, order, facts.max_vector_bytes, is_partial(load)),
         _neighbours(load.result.type.layout, shared.layout),
     )
     if vec * bits // 8 < CP_ASYNC_BYTES:
@@ -96,6 +96,11 @@ def stream_or_reason(
             f"a thread reads {vec * bits // 8} bytes at once, a copy moves {CP_ASYNC_BYTES} or more"
         )
     return Stream(load, alloc)
+
+
+def is_partial(load: Op) -> bool:
+    """Whether a copy of what is loaded may end within a vector, as coalescing found."""
+    return "partial" in load.attrs
 
 
 def require_ahead(load: LoadOp, loop: ForOp, early: Collection[Op] = ()) -> None:
@@ -137,11 +142,6 @@ def fastest_dimension(layout: LinearLayout) -> int:
     """Return the dimension along which a thread's registers run first."""
     first = next((b for b in layout.bases("register") if any(b)), None)
     return next(d for d, c in enumerate(first) if c) if first is not None else len(layout.shape) - 1
-
-
-def is_zero(v: Value) -> bool:
-    value = constant_of(v)
-    return value is not None and value == 0 and str(value)[0] != "-"
 
 
 def slice_of(values: Iterable[Value], loop: ForOp, early: Collection[Op] = ()) -> set[Value]:

@@ -49,11 +49,11 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.plan_roles import check_split
-from tessera.passes.gpu_loops.streams import is_zero
 from tessera.passes.gpu_movement.memory_effects import precedes, waits_for_others, writes
 from tessera.passes.gpu_movement.tensor_maps import ALIGNMENT, ENDLESS
 from tessera.passes.gpu_scheduling.profitability import ctas_after_split, split_pays
 from tessera.passes.neutral.canonicalize import canonicalize
+from tessera.passes.neutral.fold import is_zero
 from tessera.passes.neutral.remarks import remark
 
 LAST_ADDRESS = (1 << 63) - 1  # of a signed 64-bit integer

@@ -21,6 +21,12 @@ def constant_of(v: Value) -> Any:
     return constant_of(op.x) if isinstance(op, tile.SplatOp) else None
 
 
+def is_zero(v: Value) -> bool:
+    """Whether a value holds +0 in every element."""
+    value = constant_of(v)
+    return value is not None and value == 0 and str(value)[0] != "-"
+
+
 def zero_of(t: Type) -> int | float | bool:
     """Return zero as constants of a type, or of its elements, hold it."""
     e = elem_of(t)

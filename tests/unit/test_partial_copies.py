@@ -1,0 +1,64 @@
+"""Copies ahead of a loop whose rows end within a vector: nothing behind that end is read, and zeros stand for it."""
+
+# pyright: basic
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.config import knobs
+from tests.simt_kit import Compiled
+
+ROWS, WIDTH, BK = 32, 64, 32
+ARGS = {"a": "", "b": "", "c": "*fp32", "k": "i32", "BK": "constexpr"}
+KINDS = {"fp16": np.float16, "fp32": np.float32, "i8": np.int8}
+TYPES = {"fp16": "*fp16", "fp32": "*fp32", "i8": "*i8"}
+
+
+@tessera.jit
+def rows(a, b, c, k, BK: tl.constexpr):
+    """c = a bᵀ of rows that are 64 elements apart, and have k of them."""
+    at, along = tl.arange(0, 32), tl.arange(0, BK)
+    acc = tl.zeros((32, 32), c.dtype.element_ty)
+    for i in range(0, k, BK):
+        inside = (i + along < k)[None, :]
+        x = tl.load(a + at[:, None] * 64 + i + along[None, :], inside, 0)
+        y = tl.load(b + at[:, None] * 64 + i + along[None, :], inside, 0)
+        acc = tl.dot(x, y.T, acc)
+    tl.store(c + at[:, None] * 32 + at[None, :], acc)
+
+
+def compiled(dtype: str, cc: int, **options: object) -> Compiled:
+    out = "*i32" if dtype == "i8" else "*fp32"
+    signature = {**ARGS, "a": TYPES[dtype], "b": TYPES[dtype], "c": out}
+    return Compiled(
+        rows, signature, {"BK": BK}, cc, num_warps=4, num_stages=3, pointer_maps=False, **options
+    )
+
+
+@pytest.mark.parametrize("cc", [80, 90])
+@pytest.mark.parametrize("dtype", KINDS)
+def test_rows_end_within_a_vector(dtype: str, cc: int) -> None:
+    kernel = compiled(dtype, cc)
+    size = 8 if dtype == "i8" else 16  # of what a thread copies at once
+    assert kernel.count(rf"cp\.async\.c[ag]\.shared\.global.*, {size}, %r") > 0
+    assert kernel.count(r"ld\.global") == 0
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, (ROWS, WIDTH)).astype(KINDS[dtype]) for _ in range(2))
+    for k in (*range(1, 18), 31, 33, 47, 63):
+        # What lies between rows must not get into the sum, and the last row has nothing behind its end.
+        for x in (a, b):
+            x[:, k:] = 100 if dtype == "i8" else np.nan
+        ends = [x.reshape(-1)[: (ROWS - 1) * WIDTH + k].copy() for x in (a, b)]
+        c = np.full((ROWS, ROWS), 7, np.int32 if dtype == "i8" else np.float32)
+        kernel.run(*ends, c, k)
+        wide = np.int64 if dtype == "i8" else np.float64
+        np.testing.assert_array_equal(c, a[:, :k].astype(wide) @ b[:, :k].astype(wide).T)
+
+
+def test_without_the_optimisation_elements_are_loaded_one_by_one() -> None:
+    with knobs.scope():
+        knobs.compilation.disable = "partial-copies"
+        assert compiled("fp16", 80).count(r"ld\.global") > 0
