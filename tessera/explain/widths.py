@@ -13,12 +13,14 @@ from functools import partial
 
 from tessera import ops
 from tessera.analysis.axis import AxisAnalysis, AxisFacts
+from tessera.analysis.prefixes import prefix_width
 from tessera.analysis.provenance import argument_of, incoming
 from tessera.backends.compiler import Backend, Options
 from tessera.backends.gpu.local import copy_length
 from tessera.backends.gpu.memory import VECTOR_BITS, vector_length
 from tessera.dtypes import dtype, int1, pointer_type
 from tessera.ir import Block, Module, Op, TileType, Value, elem_of, shape_of
+from tessera.passes.gpu_loops.streams import is_partial
 
 WIDE = VECTOR_BITS // 8  # bytes of the widest access of a GPU's thread
 DESCRIPTORS = (ops.DescriptorLoadOp, ops.DescriptorStoreOp, ops.TensorCopyOp)
@@ -79,7 +81,8 @@ def elements_at_once(op: Access, axis: AxisAnalysis) -> int:
     """Return how many elements of a tile a thread of a GPU moves by one instruction."""
     if isinstance(op, ops.AsyncCopyOp):
         return copy_length(axis, op)
-    return vector_length(axis, op.ptr, op.mask, elem_of(op.ptr.type).element_ty)
+    width = prefix_width if is_partial(op) else AxisAnalysis.mask_width
+    return vector_length(axis, op.ptr, op.mask, elem_of(op.ptr.type).element_ty, width)
 
 
 def _on_cpu(code: dict[str, str], op: Access, axis: AxisAnalysis) -> tuple[str, str]:

@@ -3,6 +3,8 @@
 # pyright: basic
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -30,21 +32,29 @@ def rows(a, b, c, k, BK: tl.constexpr):
     tl.store(c + at[:, None] * 32 + at[None, :], acc)
 
 
-def compiled(dtype: str, cc: int, **options: object) -> Compiled:
+@tessera.jit
+def stored(a, b, c, k, BK: tl.constexpr):
+    """As `rows`; each iteration stores what it found, and for all that a compiler knows the next one loads it."""
+    at, along = tl.arange(0, 32), tl.arange(0, BK)
+    acc = tl.zeros((32, 32), c.dtype.element_ty)
+    for i in range(0, k, BK):
+        inside = (i + along < k)[None, :]
+        x = tl.load(a + at[:, None] * 64 + i + along[None, :], inside)
+        y = tl.load(b + at[:, None] * 64 + i + along[None, :], inside)
+        acc = tl.dot(x, y.T, acc)
+        tl.store(a + at * 64 + i, tl.load(a + at * 64 + i))
+        tl.store(b + at * 64 + i, tl.load(b + at * 64 + i))
+    tl.store(c + at[:, None] * 32 + at[None, :], acc)
+
+
+def compiled(dtype: str, cc: int, kernel: Any = rows) -> Compiled:
     out = "*i32" if dtype == "i8" else "*fp32"
     signature = {**ARGS, "a": TYPES[dtype], "b": TYPES[dtype], "c": out}
-    return Compiled(
-        rows, signature, {"BK": BK}, cc, num_warps=4, num_stages=3, pointer_maps=False, **options
-    )
+    options = {"num_warps": 4, "num_stages": 3, "pointer_maps": False, "no_alias": False}
+    return Compiled(kernel, signature, {"BK": BK}, cc, **options)
 
 
-@pytest.mark.parametrize("cc", [80, 90])
-@pytest.mark.parametrize("dtype", KINDS)
-def test_rows_end_within_a_vector(dtype: str, cc: int) -> None:
-    kernel = compiled(dtype, cc)
-    size = 8 if dtype == "i8" else 16  # of what a thread copies at once
-    assert kernel.count(rf"cp\.async\.c[ag]\.shared\.global.*, {size}, %r") > 0
-    assert kernel.count(r"ld\.global") == 0
+def check(kernel: Compiled, dtype: str) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-4, 5, (ROWS, WIDTH)).astype(KINDS[dtype]) for _ in range(2))
     for k in (*range(1, 18), 31, 33, 47, 63):
@@ -56,6 +66,25 @@ def test_rows_end_within_a_vector(dtype: str, cc: int) -> None:
         kernel.run(*ends, c, k)
         wide = np.int64 if dtype == "i8" else np.float64
         np.testing.assert_array_equal(c, a[:, :k].astype(wide) @ b[:, :k].astype(wide).T)
+
+
+@pytest.mark.parametrize("cc", [80, 90])
+@pytest.mark.parametrize("dtype", KINDS)
+def test_rows_end_within_a_vector(dtype: str, cc: int) -> None:
+    kernel = compiled(dtype, cc)
+    size = 8 if dtype == "i8" else 16  # of what a thread copies at once
+    assert kernel.count(rf"cp\.async\.c[ag]\.shared\.global.*, {size}, %r") > 0
+    assert kernel.count(r"ld\.global") == 0
+    check(kernel, dtype)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_loads_that_are_not_copied_ahead(dtype: str) -> None:
+    """A vector is loaded whole where it lies in the row, and element by element where the row ends within it."""
+    kernel = compiled(dtype, 90, stored)
+    assert kernel.count(r"cp\.async") == 0
+    assert kernel.count(r"ld\.global\.v2\.b32" if dtype == "i8" else r"ld\.global\.v4\.") > 0
+    check(kernel, dtype)
 
 
 def test_without_the_optimisation_elements_are_loaded_one_by_one() -> None:

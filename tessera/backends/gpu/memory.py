@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.prefixes import prefix_width
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.packing import PackedShape, pack, packed_shape, unpack
 from tessera.backends.gpu.target import Access
@@ -72,6 +73,11 @@ def _load(fl: FunctionLowering, op: memory.LoadOp) -> None:
     layout, pointers = layout_of(op.ptr), fl.get(op.ptr)
     count = len(pointers)
     vec = vector_length(fl.axis, op.ptr, op.mask, elem)
+    if "partial" in op.attrs:
+        whole = vector_length(fl.axis, op.ptr, op.mask, elem, prefix_width)
+        if whole > vec:
+            fl.set(op.result, _load_partly(fl, op, whole))
+            return
     masks = registers(fl, op.mask, count)
     others = fl.get(op.other) if op.other is not None else []
     if others and len(others) != count:
@@ -104,6 +110,27 @@ def _load_regs(
         return list(other) or [zero(shape.type)] * shape.count
     at = split(fl.w.offsets, pointer)
     return fl.target.load_global(fl.w, at, access, shape.type, mask, other)
+
+
+def _load_partly(fl: FunctionLowering, op: memory.LoadOp, vec: int) -> list[str]:
+    """Load vectors of which the mask may hold for the first elements alone: whole ones by one access, of others each
+    element by itself, zeros where it does not hold."""
+    w, elem, pointers = fl.w, elem_of(op.result.type), fl.get(op.ptr)
+    masks = registers(fl, op.mask, len(pointers))
+    result, one, shape = [""] * len(pointers), packed_shape(elem, 1), packed_shape(elem, vec)
+    access = Access(shape.bits, shape.count, op.cache, op.eviction)
+    single = Access(one.bits, one.count, op.cache, op.eviction)
+    for i in groups(layout_of(op.ptr), len(pointers), vec):
+        whole = masks[i + vec - 1]
+        rest = w.pure(f"xor i1 {whole}, true")
+        regs = _load_regs(fl, pointers[i], access, shape, whole, [])
+        for k, x in enumerate(unpack(fl, elem, regs, shape), i):
+            alone = w.and_("i1", masks[k], rest)
+            kept = pack(fl, elem, [x], one)
+            result[k] = unpack(
+                fl, elem, _load_regs(fl, pointers[k], single, one, alone, kept), one
+            )[0]
+    return copies(layout_of(op.ptr), result)
 
 
 def zero(type: str) -> str:
