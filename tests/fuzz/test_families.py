@@ -70,6 +70,21 @@ def test_loops_are_checked_without_being_run() -> None:
     assert found == dict.fromkeys(names, (outcome.SAME, ""))
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_arrays_that_kernels_write_are_outputs(family: str) -> None:
+    """On GPUs a kernel is launched many times, with outputs of its own each; what else it wrote the next would read."""
+    for n in range(5000100, 5000130):
+        built = families.built(family, families.drawn(family, n), n)
+        memory = devices.Memory(built)
+        before = {name: block.copy() for name, block in memory.results().items()}
+        after = devices.run(built, "interpreter")
+        changed = {
+            name for name, block in after.items() if block.tobytes() != before[name].tobytes()
+        }
+        assert changed <= {memory.root(a).name for a in built.arrays if a.output}, n
+
+
 def test_a_wrong_element_and_a_write_outside_of_an_array_are_seen() -> None:
     built = families.built("rows", families.drawn("rows", 3), 3)
     want = devices.run(built, "interpreter")

@@ -317,7 +317,7 @@ class Dots:
         f, w = self.f, self.w
         tiles = f["loop"] == "tiles"
         cells = 2 if tiles else self.gm * self.gn
-        name = w.array("cell_ptr", "i32", 4 * cells, low=0, high=0)
+        name = w.array("cell_ptr", "i32", 4 * cells, low=0, high=0, output=True)
         mine = "tl.program_id(0)" if tiles else f"pm * {self.gn} + pn"
         self.counted = f"tl.load({name} + ({mine}) * 4)"
         step = "tl.num_programs(0)" if tiles else "1"

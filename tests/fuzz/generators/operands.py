@@ -108,7 +108,8 @@ class Operand:
         if self.f["data"] == "normal" and dtype[0] in "fb":
             fill = "normal"
         offset = 0 if access in DESCRIPTORS else self.f["offset"]
-        w.array(f"{x}_ptr", dtype, size[major] * ld, fill=fill, low=low, high=high, offset=offset)
+        how = {"low": low, "high": high, "offset": offset, "output": self._stored()}
+        w.array(f"{x}_ptr", dtype, size[major] * ld, fill=fill, **how)
         strides = ["1", "1"]
         strides[major] = self._number(f"{x}_ld", ld)
         if access == "block":
