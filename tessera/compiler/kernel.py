@@ -132,6 +132,7 @@ class CompiledKernel:
     | `warps`, `cluster_dims` | GPU | warps of a CTA including producers', CTAs of a cluster |
     | `scratch_bytes` | CPU | memory that each thread needs besides its stack |
     | `alone_up_to` | CPU | up to how many threads one alone, without atomic instructions, is faster; 0 or 1 if none |
+    | `may_wait` | CPU | whether a program may wait until another one has done something |
     | `assumed_disjoint` | CPU | pairs of arguments that this build assumes not to overlap |
 
     `compiled[grid](*args, stream=None)` launches it with arrays and numbers for all parameters; those of `tl.constexpr`

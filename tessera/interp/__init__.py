@@ -21,6 +21,7 @@ from tessera.interp.memory import Memory
 from tessera.interp.numerics import settle
 from tessera.interp.reports import failure, from_words
 from tessera.interp.shadows import Shadows
+from tessera.interp.turns import Turns
 from tessera.ir import Module
 from tessera.ops.memory import SHADOW_SITES, SHADOW_UNIT, BreakpointOp
 
@@ -33,7 +34,7 @@ _REGISTERED = (arith, effects, roles, tile, trace)  # importing them registers t
 
 
 def run(module: Module, grid: Sequence[int], args: Sequence[object]) -> None:
-    """Execute the module's kernel for every program of the grid (x fastest), one after another."""
+    """Execute the module's kernel for every program of the grid (x fastest), one after another but where they wait."""
     kernel = kernel_of(module)
     memory = Memory()
     values: list[Any] = []
@@ -63,10 +64,8 @@ def run(module: Module, grid: Sequence[int], args: Sequence[object]) -> None:
     with np.errstate(all="ignore"):
         machine.compute_uniform(kernel, values)
     try:
-        for z in range(gz):
-            for y in range(gy):
-                for x in range(gx):
-                    run_program(machine, kernel, values, (x, y, z))
+        programs = ((x, y, z) for z in range(gz) for y in range(gy) for x in range(gx))
+        Turns(programs, lambda m, program: run_program(m, kernel, values, program)).run(machine)
     finally:
         if shadows is not None:
             shadows.close()

@@ -74,6 +74,7 @@ class Machine:
     barriers: Any = None  # mbarriers of tensor copies: made by the first op that needs them
     clock: int = 0  # of traced builds
     stepper: Any = None  # shows lines to a debugger
+    turns: Any = None  # lets other programs run while this one waits
 
     def run_block(self, block: Block, args: Sequence[object]) -> list[Any]:
         """Execute a block, and return the operand values of its terminator."""

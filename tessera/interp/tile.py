@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ import numpy as np
 from tessera.dtypes import float64
 from tessera.interp.machine import Machine, evaluate
 from tessera.interp.numerics import carrier, settle
+from tessera.interp.turns import LOOKS
 from tessera.ir import Effect, elem_of, shape_of
 from tessera.ops import control, gpu, tile
+from tessera.ops.waiting import sees_others
 
 
 @evaluate(tile.ProgramIdOp)
@@ -210,11 +213,15 @@ def for_(
 @evaluate(control.WhileOp)
 def while_(m: Machine, op: control.WhileOp, *inits: object) -> object:
     carried = list(inits)
-    while True:
+    waits = m.stepper is None and sees_others(op)
+    for looks in count():
         condition, *carried = m.run_block(op.before, carried)
         if not condition:
-            return carried[0] if len(carried) == 1 else tuple(carried)
+            break
+        if waits and looks >= LOOKS:
+            m.turns.give(m)
         carried = m.run_block(op.after, carried)
+    return carried[0] if len(carried) == 1 else tuple(carried)
 
 
 @evaluate(control.CallOp)

@@ -240,8 +240,7 @@ def atomic_poll(
 ) -> Any:
     """Wait until the scalar `*pointer` equals `expected_value`; int1: whether it did within `timeout_ns` nanoseconds.
 
-    Without a timeout it waits for ever. The interpreter and the CPU run programs in order, so that a program cannot
-    wait there for one that runs after it. `sem` and `scope` are as for `atomic_load`.
+    Without a timeout it waits for ever. `sem` and `scope` are as for `atomic_load`.
 
     Raises:
         shape-mismatch: `pointer` has several elements: `tl.atomic_poll(N + i, 3)`.

@@ -15,6 +15,7 @@ from tessera.backends.cpu.narrow_accumulators import narrow_accumulators
 from tessera.backends.cpu.narrow_tiles import narrow_tiles
 from tessera.backends.cpu.scan_positions import scan_positions
 from tessera.backends.cpu.target import resolve
+from tessera.backends.cpu.waiting import may_wait
 from tessera.backends.llvm.binding import Target, optimise, version
 from tessera.config import knobs
 from tessera.dtypes import FP8
@@ -99,6 +100,7 @@ class CpuBackend(Backend):
             metadata["in_order"] = True
         metadata["scratch_bytes"] = lowered.scratch_bytes
         metadata["alone_up_to"] = lowered.alone_up_to
+        metadata["may_wait"] = may_wait(module)
         metadata["assertions"] = lowered.assertions
         if lowered.remarks:
             metadata["remarks"] = (*metadata.get("remarks", ()), *lowered.remarks)

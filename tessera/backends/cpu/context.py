@@ -23,6 +23,9 @@ class Context(Struct):
     enter: Callable[[Context, i32], None]
     leave: Callable[[Context], None]
     alone: i32
+    looks: i32
+    pool: object
+    wait: Callable[[Context], None]
 
 
 (
@@ -33,7 +36,9 @@ class Context(Struct):
     ENTER_OFFSET,
     LEAVE_OFFSET,
     ALONE_OFFSET,
+    LOOKS_OFFSET,
+    WAIT_OFFSET,
 ) = (
     offset_of(Context, field)
-    for field in ("status", "seen", "attention", "poll", "enter", "leave", "alone")
+    for field in ["status", "seen", "attention", "poll", "enter", "leave", "alone", "looks", "wait"]
 )

@@ -16,11 +16,13 @@ from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
 from tessera.backends.cpu.slots import Slot, new_slot, read_slot, write_slots
 from tessera.backends.cpu.values import Point, Val
+from tessera.backends.cpu.waiting import begin_waiting, wait_longer
 from tessera.backends.elements.casts import cast
 from tessera.dtypes import float32, float64, int32, int64
 from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import CallOp, ConstOp, DivOp, DotOp, ForOp, FuncOp, IfOp, RemOp, WhileOp, memory
+from tessera.ops.waiting import sees_others
 
 LONGEST_STEP = 1 << 63  # 2^63: its negative is the least int64, which has no positive counterpart
 
@@ -347,12 +349,17 @@ def _while(lo: Lowering, op: WhileOp) -> None:
         for s, v, a in zip(slots, passed, before.args, strict=True)
     ]
     k = em.new_label("")
+    looks = sees_others(op)
+    if looks:
+        begin_waiting(lo)
     em.stmt(f"br label %head{k}")
     em.label(f"head{k}")
     with em.region():
         if lo.report:
             leave_if_reported(lo, waits=any(isinstance(x, memory.Atomic) for x in op.walk()))
         interrupt.leave_if_interrupted(lo)
+        if looks:
+            wait_longer(lo)
         kept = {*lo.buffers, *lo.uniform}
         for v, slot in zip(before.args, slots, strict=True):
             read_slot(lo, v, slot, before)

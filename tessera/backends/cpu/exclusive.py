@@ -29,6 +29,7 @@ from tessera.ops import WhileOp, memory
 if TYPE_CHECKING:
     from tessera.backends.cpu.lowering import Lowering
 
+MAY_WAIT = 1 << 62
 LOOKS = 1000  # before a thread that waits offers its core to others
 users = variable(i32)
 
@@ -101,10 +102,11 @@ def tessera_pool_forget() -> None:
 # --- launches --------------------------------------------------------------------------------------------------------
 def launch_needs(metadata: object) -> int:
     """Return the number that a launch gives to the pool: bytes of scratch memory, a multiple of 64, plus the number of
-    threads (at most 63) up to which the grid is done sooner by one alone."""
+    threads (at most 63) up to which the grid is done sooner by one alone, plus MAY_WAIT if programs may wait."""
     scratch: int = getattr(metadata, "scratch_bytes", 0)
     few: int = getattr(metadata, "alone_up_to", 0)
-    return (scratch + 63 & -64) + min(few, 63)
+    waits = MAY_WAIT * getattr(metadata, "may_wait", False)
+    return (scratch + 63 & -64) + min(few, 63) + waits
 
 
 # --- in kernels ----------------------------------------------------------------------------------------------------

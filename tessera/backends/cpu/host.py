@@ -8,11 +8,12 @@ from tessera.backends.cpu.llvm_text import quoted
 from tessera.backends.cpu.loops import each, nest, scalar_nest
 from tessera.backends.cpu.lowering import Lowering, executes
 from tessera.backends.cpu.values import Point
+from tessera.backends.cpu.waiting import may_wait
 from tessera.backends.elements.casts import cast
 from tessera.dtypes import UNSIGNED_INTS, dtype, float64, int64
 from tessera.ir import Module, Op, TileType, Value, elem_of, shape_of
 from tessera.ir.types import Type
-from tessera.ops import CallOp, WhileOp, memory
+from tessera.ops import memory
 
 
 def string(lo: Lowering, text: str) -> str:
@@ -114,15 +115,7 @@ def _print(lo: Lowering, op: memory.PrintOp) -> None:
 
 def prints_in_order(module: Module) -> bool:
     """Whether a launch's programs should run one after another: they print, and do not wait for each other."""
-    found = list(module.walk())
-    looped = [x for op in found if isinstance(op, WhileOp) for x in op.walk()]
-    if any(isinstance(x, CallOp) for x in looped):
-        looped = found  # a function that a loop calls may be the one that looks
-    waits = any(
-        isinstance(x, memory.Atomic) or (isinstance(x, memory.LoadOp) and x.volatile)
-        for x in looped
-    )
-    return not waits and any(isinstance(op, memory.PrintOp) for op in found)
+    return any(isinstance(op, memory.PrintOp) for op in module.walk()) and not may_wait(module)
 
 
 @executes(memory.AssertOp)

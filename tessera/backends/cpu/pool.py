@@ -9,18 +9,20 @@ that runs the linear program ids [begin, end), x fastest (id = x + gridx * (y + 
 
     { int32 gridx, gridy, gridz, thread_index; void *scratch; int64 scratch_bytes; int32 *status; int32 started, seen;
       int32 *attention; int32 (*poll)(struct Context *);
-      void (*enter)(struct Context *, int32), (*leave)(struct Context *); int32 alone }
+      void (*enter)(struct Context *, int32), (*leave)(struct Context *); int32 alone, looks; void *pool;
+      void (*wait)(struct Context *) }
 
 `scratch` is 64-byte aligned memory of this thread, at least as large as the launch asked for; it is not cleared.
 Between the calls of one launch in a thread it keeps what the kernel wrote: `started` is 0 in the first of them, and the
 kernel may set it. A kernel may store a non-zero code into *status (a failed device assert, say); the launch returns it.
 If *attention differs from `seen`, it may call `poll`, and should return if that returns non-zero (`interrupt`).
-`enter`, `leave` and `alone` are for kernels with atomics (`exclusive`).
+`enter`, `leave` and `alone` are for kernels with atomics (`exclusive`), `looks`, `pool` and `wait` for programs that
+wait for others (`waiting`).
 
 Order: the grid is cut into chunks; threads claim chunks in increasing order and run a chunk's programs one after the
 other. So a program may spin on a lock that a running program holds, or wait for any program with a *lower* id: that
-one is finished or running. It must not wait for a program with a higher id, which may not have started (grid-wide
-barriers need as many threads as programs).
+one is finished or running. If programs may wait (MAY_WAIT), one that has waited for long starts another thread, and
+in a grid of up to MOST_THREADS programs each is a chunk of its own: there it may wait for those with a higher id, too.
 
 The launching thread takes part, so a short grid never waits for a sleeping worker. Workers spin for at most about 50 µs
 after a launch (longer would take cores from other pools, such as OpenMP's), then sleep. If another thread's launch

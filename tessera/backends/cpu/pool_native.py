@@ -18,9 +18,16 @@ from typing import Annotated, cast
 
 from tessera.backends.cpu.context import Context
 from tessera.backends.cpu.cores import X86
-from tessera.backends.cpu.exclusive import pause, tessera_pool_enter, tessera_pool_leave
+from tessera.backends.cpu.exclusive import (
+    MAY_WAIT,
+    pause,
+    sched_yield,
+    tessera_pool_enter,
+    tessera_pool_leave,
+)
 from tessera.backends.cpu.interrupt import begin_looking, stopped
-from tessera.backends.cpu.pool import OUT_OF_MEMORY, TOO_MANY_PROGRAMS
+from tessera.backends.cpu.pool import MOST_THREADS, OUT_OF_MEMORY, TOO_MANY_PROGRAMS
+from tessera.backends.cpu.waiting import LOOKS
 from tessera.backends.llvm.subset import (
     Pointer,
     Struct,
@@ -75,8 +82,9 @@ class State(Struct):
     lock: i32
     threads: i32
     asleep: i32
+    more: i32
     status: i32
-    line_2: Annotated[Pointer[i8], LINE - 24]
+    line_2: Annotated[Pointer[i8], LINE - 28]
 
 
 class Worker(Struct):
@@ -92,7 +100,7 @@ POOL_BYTES, WORKER_BYTES = layout(State).size, layout(Worker).size
 def syscall(number: i64, *values: object) -> i64: ...
 @external
 def pthread_create(
-    thread: Pointer[i64], attributes: object, start: Callable[[Worker], object], given: object
+    thread: Pointer[i64], attributes: object, start: Callable[[object], object], given: object
 ) -> i32: ...
 @external
 def pthread_detach(thread: i64) -> i32: ...
@@ -123,18 +131,71 @@ def fill(c: Context, x: i32, y: i32, z: i32, thread: i32, status: Pointer[i32]) 
 
 
 @native
+def start_thread(start: Callable[[object], object], given: object) -> bool:
+    """Start a detached thread; false if the system starts no more."""
+    attributes = array(i64, 16, 16)
+    thread = array(i64, 1)
+    pthread_attr_init(attributes)
+    pthread_attr_setstacksize(attributes, STACK_BYTES)
+    failed = pthread_create(thread, attributes, start, given)
+    pthread_attr_destroy(attributes)
+    if failed == 0:
+        pthread_detach(thread[0])
+    return failed == 0
+
+
+@native
+def block_signals() -> None:
+    signals = array(i64, 16)
+    memset(signals, -1, 128)
+    pthread_sigmask(0, signals, None)
+
+
+@native
 def be_ready(c: Context) -> None:
     begin_looking(c)
     c.enter = tessera_pool_enter
     c.leave = tessera_pool_leave
     c.alone = 0
+    c.pool = None
+    c.wait = tessera_pool_wait
+
+
+@native(attributes="noinline cold")
+def tessera_pool_wait(c: Context) -> None:
+    """Yield the core for a program that waits; the first time, let one more thread run programs that may not begin."""
+    p = cast(State, c.pool)
+    if (
+        c.looks == LOOKS
+        and c.pool is not None
+        and atomic_load(address(p.remaining), "monotonic") != 0
+    ):
+        if atomic_add(address(p.more), 1, "seq_cst") < MOST_THREADS:
+            if start_thread(one_more, p):
+                return
+        atomic_add(address(p.more), -1, "seq_cst")
+    sched_yield()
 
 
 @native
-def work(p: State, index: i32) -> None:
+def one_more(given: object) -> object:
+    """Run chunks as a worker does, with scratch memory of this thread's own, and end."""
+    block_signals()
+    p = cast(State, given)
+    scratch = aligned_alloc(LINE, p.stride + LINE)
+    if scratch is not None:
+        work(p, p.threads, scratch)
+        free(scratch)
+    atomic_add(address(p.more), -1, "seq_cst")
+    return None
+
+
+@native
+def work(p: State, index: i32, scratch: Pointer[i8] | None) -> None:
     """Run chunks of the current job until none is left. `index` is the thread's number; 0 is the launching thread."""
     c = local(Context)
     be_ready(c)
+    c.pool = p
     latest = 0
     c.started = 0
     while (left := atomic_load(address(p.remaining), "acquire")) != 0:
@@ -144,7 +205,7 @@ def work(p: State, index: i32) -> None:
             started = c.started if p.launches == latest else 0
             latest = p.launches
             fill(c, p.x, p.y, p.z, index, address(p.status))
-            c.scratch = p.arena + p.stride * i64(index)
+            c.scratch = p.arena + p.stride * i64(index) if scratch is None else scratch
             c.scratch_bytes = p.stride
             c.started = started
             begin = u64(nchunks - left) * p.chunk
@@ -157,16 +218,15 @@ def work(p: State, index: i32) -> None:
 
 
 @native
-def worker(record: Worker) -> object:
+def worker(given: object) -> object:
     """Run a worker: spin briefly for work, then sleep until `remaining` is no longer 0."""
-    signals = array(i64, 16)
-    memset(signals, -1, 128)
-    pthread_sigmask(0, signals, None)
+    block_signals()
+    record = cast(Worker, given)
     p = record.pool
     looks = 0
     while True:
         if atomic_load(address(p.remaining), "monotonic") != 0:
-            work(p, record.index)
+            work(p, record.index, None)
             looks = 0
             continue
         pause()
@@ -188,20 +248,14 @@ def tessera_pool_create(threads: i32) -> State | None:
     memset(memory, 0, size)
     p = cast(State, memory)
     workers = cast(Worker, memory + POOL_BYTES)
-    attributes = array(i64, 16, 16)
-    thread = array(i64, 1)
-    pthread_attr_init(attributes)
-    pthread_attr_setstacksize(attributes, STACK_BYTES)
     p.threads = 1
     while p.threads < threads:
         record = item(workers, i64(p.threads))
         record.pool = p
         record.index = p.threads
-        if pthread_create(thread, attributes, worker, record) != 0:
+        if not start_thread(worker, record):
             break
-        pthread_detach(thread[0])
         p.threads += 1
-    pthread_attr_destroy(attributes)
     return p
 
 
@@ -216,8 +270,9 @@ def tessera_pool_launch(
 ) -> i32:  # fmt: skip
     """Run `kernel` over the whole grid; return what it stored into *status, OUT_OF_MEMORY or TOO_MANY_PROGRAMS.
     `needs`: see `exclusive.launch_needs`."""
-    scratch = needs & -64
+    scratch = needs & MAY_WAIT - 64
     few = needs & 63
+    waits = needs & MAY_WAIT != 0
     programs = u128(u64(u32(x)) * u64(u32(y))) * u128(u32(z))
     if programs >> 63 != 0:
         return TOO_MANY_PROGRAMS
@@ -228,6 +283,8 @@ def tessera_pool_launch(
     be_ready(c)
     if not compare_exchange(address(p.lock), 0, 1, "acquire", "monotonic"):
         # Another thread's launch uses the pool: run here, with scratch of our own, rather than wait for it.
+        if waits:
+            return launch_apart(kernel, args, x, y, z, needs)
         status = array(i32, 1)
         fill(c, x, y, z, 0, status)
         return run_alone(c, kernel, args, n, scratch)
@@ -236,7 +293,7 @@ def tessera_pool_launch(
         return OUT_OF_MEMORY
     p.status = 0
     fill(c, x, y, z, 0, address(p.status))
-    if n == 1 or p.threads == 1 or i64(p.threads) <= few:
+    if n == 1 or (not waits and (p.threads == 1 or i64(p.threads) <= few)):
         c.scratch = p.arena
         c.scratch_bytes = p.stride
         kernel(args, 0, i64(n), c)
@@ -247,11 +304,27 @@ def tessera_pool_launch(
         p.x = x
         p.y = y
         p.z = z
-        publish(p)
-        work(p, 0)
+        publish(p, waits)
+        work(p, 0, None)
         wait(p, c)
+        while atomic_load(address(p.more), "acquire") != 0:
+            sched_yield()
     result = atomic_load(address(p.status), "acquire")
     atomic_store(address(p.lock), 0, "release")
+    return result
+
+
+@native
+def launch_apart(
+    kernel: Callable[[object, i64, i64, Context], None], args: object, x: i32, y: i32, z: i32, needs: i64
+) -> i32:  # fmt: skip
+    """Launch on a pool of its own, in which programs may wait."""
+    p = tessera_pool_create(1)
+    if p is None:
+        return OUT_OF_MEMORY
+    result = tessera_pool_launch(p, kernel, args, x, y, z, needs)
+    free(p.arena)
+    free(p)
     return result
 
 
@@ -290,10 +363,11 @@ def grow(p: State, scratch: i64) -> bool:
 
 
 @native
-def publish(p: State) -> None:
+def publish(p: State, waits: bool) -> None:
     """Cut the job into chunks and wake sleeping workers."""
     parts = u64(p.threads) * CHUNKS_PER_THREAD
-    p.chunk = (p.n + parts - 1) // parts
+    apart = waits and p.n <= u64(MOST_THREADS)  # a program that waits keeps none from running
+    p.chunk = u64(1) if apart else (p.n + parts - 1) // parts
     p.nchunks = i32((p.n + p.chunk - 1) // p.chunk)
     p.launches += 1
     atomic_store(address(p.waiting), 0, "monotonic")
