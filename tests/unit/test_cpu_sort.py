@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -105,3 +107,9 @@ def test_what_only_a_loop_starts_from_is_not_kept():
     x, out = floats(4096), np.zeros(4096, np.float32)
     kernel = agree(chain_before_loop, (1,), x, out, 3, N=4096, rtol=1e-5, atol=1e-5)
     assert kernel.asm["llir"].count("alloca [4096 x float]") <= 2
+
+
+def test_steps_of_a_sort_take_turns_in_the_same_memory():
+    """A step's result lies where one lay that no later step reads, though the store alone is executed."""
+    buffers = re.findall(r"alloca \[1024 x float\]", code(1, 1024))
+    assert 1 < len(buffers) <= 4

@@ -100,6 +100,14 @@ def needed_after(
     return False
 
 
+def release_dead(lo: Lowering, position: int, kept: Value | None = None) -> None:
+    """Let the buffers that this block has made be reused, but `kept` and those that an op needs after `position`."""
+    for v, block in list(lo.buffer_blocks.items()):
+        mine = block is lo.block and v not in lo.carried and v is not kept
+        if mine and not needed_after(lo, v, position):
+            lo.release(v)
+
+
 def position_of(lo: Lowering, sink: Op | None) -> int:
     """Return the position at which a sink has used its operands: after its region, if that only combines elements."""
     if sink is None:

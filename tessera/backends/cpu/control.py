@@ -55,7 +55,7 @@ def _lower_op(lo: Lowering, op: Op) -> None:
     sink = lo.sinks.get(kind)
     if sink is not None:
         sink(lo, op)
-        _release_dead(lo, op)
+        chains.release_dead(lo, lo.end[op])
         return
     if kind not in lo.evaluators:
         raise unsupported(op, f"the operation {op.opcode}")
@@ -87,13 +87,6 @@ def _lower_scalar(lo: Lowering, op: Op) -> None:
         lo.memo = {}
         return
     lo.scalars[op.results[0]] = elementwise(lo, op, [lo.scalar(v) for v in op.operands])
-
-
-def _release_dead(lo: Lowering, op: Op) -> None:
-    here = lo.end[op]
-    for v, block in list(lo.buffer_blocks.items()):
-        if block is lo.block and v not in lo.carried and not chains.needed_after(lo, v, here):
-            lo.release(v)
 
 
 # --- around a region ----------------------------------------------------------------------------------------

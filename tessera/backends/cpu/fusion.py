@@ -25,6 +25,7 @@ from tessera.backends.cpu.chains import (
     integers_only,
     needed_after,
     position_of,
+    release_dead,
 )
 from tessera.backends.cpu.exchange_partners import takes_partners
 from tessera.backends.cpu.loops import Nest, Prefix, Stream, Strips, each, nest, prefix_masks
@@ -71,6 +72,9 @@ def materialise(lo: Lowering, v: Value, sink: Op | None = None) -> Buffer:
     finish_memo_buffers(lo)
     lo.memo_buffers = outer
     lo.keep(v, buffer)
+    # Arms and iterations forget their buffers at their end, and the next arm may compute `v` again.
+    if sink is not None and sink.parent is lo.block and not (sink.regions or sink.terminator):
+        release_dead(lo, lo.position[sink] - 1, v)
     return buffer
 
 
