@@ -71,7 +71,7 @@ def test_gradients_reach_the_largest():
 
 
 def test_one_kernel_does_it(monkeypatch: pytest.MonkeyPatch):
-    x = rows((64, 100))
+    x = rows((64, 64))
 
     def largest(x: Any) -> Any:
         return x.topk(10, 1)
@@ -80,6 +80,44 @@ def test_one_kernel_does_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TESSERA_DISABLE", "graph-select-largest")
     assert kernels(largest, x) > 1
     monkeypatch.delenv("TESSERA_DISABLE")
-    assert kernels(lambda x: x.double().topk(10, 1), x) > 1
-    for shape, k in (((4, 300), 17), ((2, 2049), 9)):
+    assert kernels(lambda x: x.double().topk(10, 1), x[:, :30]) > 1
+    for shape, k in (((4, 300), 17), ((2, 2049), 9), ((3, 65), 17)):
         assert externs(compare(lambda x, k=k: x.topk(k, 1), rows(shape))) == {"aten.topk.default"}
+
+
+@pytest.mark.parametrize(
+    ("n", "k"), [(25, 17), (33, 33), (64, 17), (100, 17), (100, 32), (128, 50), (512, 128)]
+)
+def test_many_of_rows_that_a_network_sorts_in_less_time(n: int, k: int):
+    for largest in (True, False):
+        graphs = compare(lambda x, up=largest: x.topk(k, 1, largest=up), rows((7, n)))
+        assert externs(graphs) == set()
+
+
+def test_no_elements_of_rows():
+    for n in (5, 100, 3000):
+        compare(lambda x: x.topk(0, 1), rows((3, n)))
+
+
+def test_integers_in_order_across_memory():
+    """Values of 64 bits alone, which no kernel of a network reads across memory."""
+    for shape, dim in (((32, 5), 0), ((5, 32), 1), ((5, 16), 1), ((64, 3), 0), ((2, 64), 1)):
+        x = rows(shape).mul(8).long() % 50
+        compare(lambda x, d=dim: x.sort(d)[0], x)
+        compare(lambda x, d=dim: (x * 2).sort(d)[0] + 1, x)
+
+
+def test_single_elements_of_rows():
+    """A network orders rows that nearly fill a power of two in less time than eager finds one element in."""
+    for n, ours in (
+        (24, True),
+        (64, True),
+        (65, False),
+        (100, True),
+        (129, False),
+        (256, True),
+        (512, False),
+    ):
+        for f, name in ((lambda x: x.median(1), "median"), (lambda x: x.kthvalue(10, 1), "kthvalue")):  # fmt: skip
+            found = externs(compare(f, rows((6, n))))
+            assert not found if ours else [x.split(".")[1] for x in found] == [name]

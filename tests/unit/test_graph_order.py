@@ -25,7 +25,7 @@ from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.ir.interp import interpret
 from tessera.graph.ir.types import TensorType
 from tessera.graph.passes import optimize
-from tessera.graph.passes.expand_sort import FEW, MOST, is_quick
+from tessera.graph.passes.expand_sort import COUNTED, FEW, MOST, is_quick
 from tessera.graph.planning.plan import Interpret, Launch
 from tessera.interp.numerics import from_storage, to_storage
 from tessera.ir import Value
@@ -76,19 +76,21 @@ def sorts(elem: dtype, rows: Any, n: int, descending: bool) -> Any:
 @pytest.mark.parametrize("elem", TYPES, ids=lambda e: e.short)
 def test_rows_of_any_type_are_sorted_and_equal_elements_stay_in_order(elem: dtype):
     for descending in (False, True):
-        for n in (FEW, 33):  # few elements are found by their places, more are scattered
+        for n in (FEW, COUNTED):  # few elements are found by their places, more are scattered
             agree(sorts(elem, sym("s0"), n, descending), [numbers(elem, 5, n)], [elem])
 
 
-@pytest.mark.parametrize("n", [1, 2, 100, MOST["cpu"]])
-def test_rows_of_any_length_are_sorted(n: int):
-    agree(sorts(float32, 3, n, False), [numbers(float32, 3, n)], [float32], fused=False)
+@pytest.mark.parametrize("elem", [float32, float64], ids=lambda e: e.short)
+@pytest.mark.parametrize("n", [1, 2, COUNTED + 1, 100, MOST["cpu"]])
+def test_rows_of_any_length_are_sorted(n: int, elem: dtype):
+    agree(sorts(elem, 3, n, False), [numbers(elem, 3, n)], [elem], fused=False)
 
 
 @pytest.mark.parametrize("elem", [t for t in TYPES if t.bits <= 32], ids=lambda e: e.short)
 def test_rows_that_are_too_long_to_count_are_sorted_by_a_network(elem: dtype):
-    for n, rows, descending in ((257, sym("s0"), False), (512, 3, True)):
-        exe = agree(sorts(elem, rows, n, descending), [numbers(elem, 3, n)], [elem])
+    for n, rows, descending in ((COUNTED + 1, sym("s0"), False), (257, 4, True), (512, 3, True)):
+        x = numbers(elem, rows if isinstance(rows, int) else 5, n)
+        exe = agree(sorts(elem, rows, n, descending), [x], [elem])
         assert sum("graph_sort" in k.name for k in exe.compiled()) == 1
 
 
@@ -209,7 +211,7 @@ def test_sorts_and_scatters_are_built_for_hopper(elem: dtype):
 
 
 def test_a_sort_takes_one_kernel_for_places_and_one_for_each_other_step():
-    module = sorts(float32, 64, 32, False)
+    module = sorts(float32, 64, COUNTED, False)
     optimize(module)
     steps = compiled(module).plan.steps
     assert len(steps) == 4  # keys, zeros, places and their order, values
@@ -246,4 +248,4 @@ def test_many_long_rows_are_not_counted_on_a_gpu():
     assert is_quick([1 << 20], 64, "cuda:0") and is_quick([sym("s0")], 64, "cuda:0")
     assert is_quick([4, 4], 1024, "cuda:0") and not is_quick([4, 5], 1024, "cuda:0")
     assert not is_quick([4096], 512, "cuda:0") and not is_quick([sym("s0")], 65, "cuda:0")
-    assert is_quick([4096], 256, "cpu")
+    assert is_quick([4096], 32, "cpu") and not is_quick([1], 33, "cpu")

@@ -32,19 +32,19 @@ def _in_order(t: Tiles, v: Value, bit: int, stage: int | None) -> Value:
     """Each pair of elements whose places differ in `bit` in order, downwards where bit `stage` of their places is 1."""
     shape, elem = shape_of(v.type), elem_of(v.type)
     pairs = prod(shape) >> (bit + 1)
-    pair = t.emit(tile.ReshapeOp(v, results=[TileType((pairs, 2, 1 << bit), elem)]))
-    low, high = (_one(t, pair, kind) for kind in ("min", "max"))
+    here = t.emit(tile.ReshapeOp(v, results=[TileType((pairs, 2, 1 << bit), elem)]))
+    there = t.binary(arith.XorOp, here, _of_both(t, here))
     upper = _is_one(t, 2, 0, 1)
     if stage is not None:
         upper = t.binary(arith.XorOp, upper, _is_one(t, pairs, stage - 1 - bit, 0))
-    made = t.spread(t.select(upper, high, low), (pairs, 2, 1 << bit))
-    return t.emit(tile.ReshapeOp(made, results=[TileType(shape, elem)]))
+    low, high = (t.binary(kind, here, there) for kind in (arith.MinOp, arith.MaxOp))
+    return t.emit(tile.ReshapeOp(t.select(upper, high, low), results=[TileType(shape, elem)]))
 
 
-def _one(t: Tiles, pair: Value, kind: str) -> Value:
-    """The lower or the higher one of each pair."""
+def _of_both(t: Tiles, pair: Value) -> Value:
+    """The exclusive or of each pair, which makes of one element the other: `exchange-partners` reads that one."""
     elem = elem_of(pair.type)
-    combine, _ = simple(kind, elem)
+    combine, _ = simple("xor", elem)
     op = tile.ReduceOp([pair], axis=1, regions=[region_of([elem], combine)])
     t.builder.insert(op)
     return t.emit(tile.ExpandDimsOp(op.results[0], axis=1))

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf, log2
 from typing import Any
 
 from tessera.dtypes import float32, int64
 from tessera.graph.index import Expr, expr
 from tessera.graph.ir.scalars import Scalar, is_nan, where
 from tessera.graph.ir.types import product
-from tessera.graph.passes.expand_sort import is_medium, is_quick, is_short, ordered
+from tessera.graph.passes.expand_sort import HALF, is_medium, is_quick, is_short, ordered
 from tessera.graph.torch.lowering.base import Lowering, Tensor, rule
 from tessera.graph.torch.lowering.create import one_of
 from tessera.graph.torch.lowering.reduce import chosen_of, last_to, with_place
@@ -25,19 +26,19 @@ from tessera.ir.applications import apply
 # a walk takes 0.2 to 0.5 ns an element, eager 18 for 16 of 100, 3.5 for 8 of 2,000, and 0.7 to 2.3 for 8 of more than
 # 8,192. The walks are written out: 16 of rows of 100 take 0.9 s to compile, 32 take 3.5.
 SELECTED, SELECTED_OF = 16, 2048
-HALF = 32  # bits of the place in an integer that is compared
+# Eager's time, a tenth less than measured, in comparisons of a network (0.35 ns on a Zen 3): for each element of a row
+# of which some are found, and, times log2(k), for each of k that are found; for each element where one is found.
+OF_ALL, OF_LARGEST, OF_ONE = 26, 16, 40
 
 
-def in_order(
-    low: Lowering, x: Tensor, at: int, descending: bool, all_of_it: bool = False
-) -> list[Tensor]:
-    """x sorted along dimension `at`, and where its elements were. `all_of_it`: whether the whole order is wanted, which
-    eager needs much more time for than for a few elements."""
+def in_order(low: Lowering, x: Tensor, at: int, descending: bool, cost: Any = inf) -> list[Tensor]:
+    """x sorted along dimension `at`, and where its elements were. `cost`: eager's, for what is wanted of a row, in
+    comparisons of a network; that for the whole order is much more."""
     element_of(torch_type(x.elem))
     n = x.shape[at]
     outer = [n for k, n in enumerate(x.shape) if k != at]
-    short = is_short(n, x.device) and is_quick(outer, n, x.device)
-    if not short and not (all_of_it and is_medium(n, x.device, x.elem)):
+    short = is_short(n, x.device, x.elem) and is_quick(outer, n, x.device)
+    if not short and not is_medium(n, x.device, x.elem, cost):
         raise NotLowered("a sort of long rows, or of an unknown number")
 
     def row(indices: list[Expr]) -> list[Any]:
@@ -53,7 +54,7 @@ def in_order(
 def _sorted(low: Lowering, x: Tensor, at: int, descending: bool) -> list[Tensor]:
     if not x.rank:
         return _alone(low, x)
-    rows = in_order(low, x, at % x.rank, descending, all_of_it=True)
+    rows = in_order(low, x, at % x.rank, descending)
     return low.loops(x.shape, lambda i: [low.load(r, i) for r in rows])
 
 
@@ -88,7 +89,8 @@ def topk(
     if is_selected(x, at, k):
         found = selected(low, x, at, largest, k)
         return low.loops(shape, lambda i: _taken(low, x, at, i, one_of(low, found, at, i, int64)))
-    rows = in_order(low, x, at, largest)
+    extra = int(OF_LARGEST * k * log2(k)) if isinstance(k, int) and k else 0
+    rows = in_order(low, x, at, largest, OF_ALL * x.shape[at] + extra)
     return low.loops(shape, lambda i: [low.load(r, i) for r in rows])
 
 
@@ -150,7 +152,7 @@ def _chosen(
 ) -> list[Tensor]:
     """One element of each row, and its place: `which(rest of the coordinates, places in the order of the sort)`."""
     chosen_of(x, [at])
-    places = in_order(low, x, at, False)[1]
+    places = in_order(low, x, at, False, OF_ONE * x.shape[at])[1]
     shape = [1 if d == at else n for d, n in enumerate(x.shape) if keepdim or d != at]
 
     def body(i: list[Expr]) -> list[Scalar]:
