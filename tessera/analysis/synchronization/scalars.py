@@ -12,37 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
+from tessera import ops
 from tessera.dtypes import dtype, pointer_type
 from tessera.ir import Effect, Op, TileType, Type, Value
-from tessera.ops import (
-    AbsOp,
-    AddOp,
-    AddPtrOp,
-    AndOp,
-    BitcastOp,
-    CastOp,
-    CmpOp,
-    ConstOp,
-    CtaIdOp,
-    CtaRankOp,
-    DivOp,
-    HintOp,
-    LoadOp,
-    MaxOp,
-    MinOp,
-    MulOp,
-    NegOp,
-    NumCtasOp,
-    NumProgramsOp,
-    OrOp,
-    ProgramIdOp,
-    RemOp,
-    SelectOp,
-    ShlOp,
-    ShrOp,
-    SubOp,
-    XorOp,
-)  # fmt: skip
 
 ADDRESSES = 1 << 40  # between the arrays that arguments point to
 POINTER_MASK = (1 << 64) - 1  # pointers wrap as 64-bit integers do
@@ -78,14 +50,15 @@ def _shift(how: Callable[[int, int], int]) -> Callable[[Scalar, Scalar], Scalar]
 
 
 BINARY: dict[type[Op], Callable[[Any, Any], Any]] = {
-    AddOp: operator.add, SubOp: operator.sub, MulOp: operator.mul, DivOp: _div, RemOp: _rem,
-    AndOp: lambda a, b: int(a) & int(b), OrOp: lambda a, b: int(a) | int(b), XorOp: lambda a, b: int(a) ^ int(b),
-    ShlOp: _shift(lambda a, b: a << b), ShrOp: _shift(lambda a, b: a >> b), MinOp: min, MaxOp: max,
+    ops.AddOp: operator.add, ops.SubOp: operator.sub, ops.MulOp: operator.mul, ops.DivOp: _div, ops.RemOp: _rem,
+    ops.AndOp: lambda a, b: int(a) & int(b), ops.OrOp: lambda a, b: int(a) | int(b),
+    ops.XorOp: lambda a, b: int(a) ^ int(b), ops.ShlOp: _shift(lambda a, b: a << b),
+    ops.ShrOp: _shift(lambda a, b: a >> b), ops.MinOp: min, ops.MaxOp: max,
 }  # fmt: skip
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
 }  # fmt: skip
-SAME = (HintOp, CastOp, BitcastOp)
+SAME = (ops.HintOp, ops.CastOp, ops.BitcastOp)
 
 
 @dataclass(slots=True)
@@ -134,22 +107,22 @@ def evaluate(op: Op, env: dict[Value, Any], world: World) -> list[Scalar]:
     """Return the scalar results of an op whose scalar operands are in `env`."""
     kind = type(op)
     t = op.results[0].type
-    if isinstance(op, ConstOp):
+    if isinstance(op, ops.ConstOp):
         return [op.value]
     if kind in BINARY:
         a, b = op.operands
         return [wrapped(BINARY[kind](env[a], env[b]), t)]
-    if isinstance(op, CmpOp):
+    if isinstance(op, ops.CmpOp):
         return [int(COMPARE[op.predicate](env[op.lhs], env[op.rhs]))]
-    if isinstance(op, SelectOp):
+    if isinstance(op, ops.SelectOp):
         return [env[op.on_true] if env[op.condition] else env[op.on_false]]
-    if isinstance(op, AddPtrOp):
+    if isinstance(op, ops.AddPtrOp):
         return [wrapped(env[op.ptr] + env[op.offset] * _size(op.ptr.type), t)]
     if isinstance(op, SAME):
         return [_cast(env[op.operands[0]], t)]
-    if isinstance(op, NegOp | AbsOp):
+    if isinstance(op, ops.NegOp | ops.AbsOp):
         x = env[op.x]
-        return [wrapped(-x if isinstance(op, NegOp) else abs(x), t)]
+        return [wrapped(-x if isinstance(op, ops.NegOp) else abs(x), t)]
     return _outside(op, env, world)
 
 
@@ -165,18 +138,18 @@ def _size(t: pointer_type) -> int:
 
 def _outside(op: Op, env: dict[Value, Any], world: World) -> list[Scalar]:
     t = op.results[0].type
-    if isinstance(op, ProgramIdOp):
+    if isinstance(op, ops.ProgramIdOp):
         return [world.chance("program", op.axis) % world.programs]
-    if isinstance(op, NumProgramsOp):
+    if isinstance(op, ops.NumProgramsOp):
         return [world.programs]
-    if isinstance(op, CtaIdOp):
+    if isinstance(op, ops.CtaIdOp):
         return [world.chance("block") % world.ctas]
-    if isinstance(op, NumCtasOp):
+    if isinstance(op, ops.NumCtasOp):
         return [world.ctas]
-    if isinstance(op, CtaRankOp):
+    if isinstance(op, ops.CtaRankOp):
         return [0]
     tiles = any(isinstance(v.type, TileType) for v in op.operands)
-    if isinstance(op, LoadOp) and not op.volatile and not tiles:
+    if isinstance(op, ops.LoadOp) and not op.volatile and not tiles:
         return [world.found(t, "load", env[op.ptr])]
     if tiles or op.effects is not Effect.NONE or op.regions:
         return [world.anew(op, r.type) for r in op.results]

@@ -9,21 +9,11 @@ loop of the pair reads anyway.
 
 from __future__ import annotations
 
+from tessera import ops
 from tessera.backends.cpu.narrow_accumulators import combines_by
 from tessera.dtypes import int32
 from tessera.ir import Builder, Module, TileType, Value, pass_, shape_of
 from tessera.ir.applications import apply
-from tessera.ops import (
-    ArangeOp,
-    BroadcastOp,
-    ConstOp,
-    ExpandDimsOp,
-    GatherOp,
-    ReduceOp,
-    ReshapeOp,
-    SubOp,
-    XorOp,
-)
 
 
 @pass_("exchange-partners", optimization="exchange-partners", counts=True)
@@ -39,12 +29,14 @@ def exchange_partners(module: Module) -> None:
     Compare: shuffles by an exclusive or of lanes in Triton's bitonic sort.
     """
     for op in list(module.walk()):
-        if isinstance(op, XorOp) and op.parent is not None:
+        if isinstance(op, ops.XorOp) and op.parent is not None:
             for x, other in (op.operands, op.operands[::-1]):
                 axis = _axis_of_pairs(x, other)
                 if axis is not None and apply("exchange-partners", op):
                     index = _other_index(Builder.before_op(op), shape_of(x.type), axis)
-                    partner = Builder.before_op(op).emit(GatherOp(x, index, axis=axis, loc=op.loc))
+                    partner = Builder.before_op(op).emit(
+                        ops.GatherOp(x, index, axis=axis, loc=op.loc)
+                    )
                     op.result.replace_all_uses(partner)
                     op.erase()
                     break
@@ -53,34 +45,34 @@ def exchange_partners(module: Module) -> None:
 def _axis_of_pairs(x: Value, other: Value) -> int | None:
     """Return the axis of two elements along which `other` is the exclusive or of `x`, repeated; None if it is not."""
     spread = other.op
-    wide = spread.x.op if isinstance(spread, BroadcastOp) else None
-    reduction = wide.x.op if isinstance(wide, ExpandDimsOp) else None
-    if not isinstance(reduction, ReduceOp) or not isinstance(wide, ExpandDimsOp):
+    wide = spread.x.op if isinstance(spread, ops.BroadcastOp) else None
+    reduction = wide.x.op if isinstance(wide, ops.ExpandDimsOp) else None
+    if not isinstance(reduction, ops.ReduceOp) or not isinstance(wide, ops.ExpandDimsOp):
         return None
     axis: int = reduction.axis
     pairs = list(reduction.inputs) == [x] and wide.axis == axis and shape_of(x.type)[axis] == 2
-    return axis if pairs and combines_by(reduction, XorOp) else None
+    return axis if pairs and combines_by(reduction, ops.XorOp) else None
 
 
 def _other_index(b: Builder, shape: tuple[int, ...], axis: int) -> Value:
     thin = TileType(tuple(2 if d == axis else 1 for d in range(len(shape))), int32)
-    index = b.emit(ReshapeOp(b.emit(ArangeOp(start=0, end=2)), results=[thin]))
-    other = b.emit(SubOp(b.emit(ConstOp(value=1, results=[thin])), index))
-    return b.emit(BroadcastOp(other, results=[TileType(shape, int32)]))
+    index = b.emit(ops.ReshapeOp(b.emit(ops.ArangeOp(start=0, end=2)), results=[thin]))
+    other = b.emit(ops.SubOp(b.emit(ops.ConstOp(value=1, results=[thin])), index))
+    return b.emit(ops.BroadcastOp(other, results=[TileType(shape, int32)]))
 
 
-def takes_partners(op: GatherOp) -> bool:
+def takes_partners(op: ops.GatherOp) -> bool:
     """Whether a gather is one that this pass has made, of the other one of two elements."""
     spread = op.index.op
-    other = spread.x.op if isinstance(spread, BroadcastOp) else None
+    other = spread.x.op if isinstance(spread, ops.BroadcastOp) else None
     if (
-        not isinstance(other, SubOp)
-        or not isinstance(other.lhs.op, ConstOp)
+        not isinstance(other, ops.SubOp)
+        or not isinstance(other.lhs.op, ops.ConstOp)
         or other.lhs.op.value != 1
     ):
         return False
     index = other.rhs.op
-    pair = index.x.op if isinstance(index, ReshapeOp) else None
+    pair = index.x.op if isinstance(index, ops.ReshapeOp) else None
     thin = shape_of(other.result.type)
     along = thin[op.axis] == 2 and sum(n != 1 for n in thin) == 1
-    return along and isinstance(pair, ArangeOp) and (pair.start, pair.end) == (0, 2)
+    return along and isinstance(pair, ops.ArangeOp) and (pair.start, pair.end) == (0, 2)

@@ -10,25 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from tessera import ops
 from tessera.dtypes import dtype, int64
 from tessera.ir import Builder, Module, Op, TileType, Value, pass_
 from tessera.ir.applications import apply
-from tessera.ops import (
-    AddOp,
-    AddPtrOp,
-    CastOp,
-    ConstOp,
-    ForOp,
-    HintOp,
-    MulOp,
-    Rearrangement,
-    SplatOp,
-    SubOp,
-)  # fmt: skip
 from tessera.passes.neutral.loops import const
 
-_SAME = (HintOp, Rearrangement)
-_MATH = (AddOp, SubOp, MulOp, CastOp)
+_SAME = (ops.HintOp, ops.Rearrangement)
+_MATH = (ops.AddOp, ops.SubOp, ops.MulOp, ops.CastOp)
 
 
 @pass_("scalarise-inductions", optimization="scalar-inductions", counts=True)
@@ -44,11 +33,11 @@ def scalarise_inductions(module: Module) -> None:
     Compare: LLVM IndVarSimplify and LoopStrengthReduce, the other way round.
     """
     for op in list(module.walk()):
-        if isinstance(op, ForOp):
+        if isinstance(op, ops.ForOp):
             _visit(op)
 
 
-def _visit(loop: ForOp) -> None:
+def _visit(loop: ops.ForOp) -> None:
     for arg in loop.carried:
         step = _step(loop, arg)
         if step is not None and apply("scalar-inductions", loop):
@@ -56,15 +45,15 @@ def _visit(loop: ForOp) -> None:
             return
 
 
-def _step(loop: ForOp, arg: Value) -> Value | None:
+def _step(loop: ops.ForOp, arg: Value) -> Value | None:
     """Return the uniform tile that is added to a carried tile each time; None if it changes otherwise."""
     if not isinstance(arg.type, TileType):
         return None
     update = loop.body.terminator.operands[arg.index - 1].op
-    if isinstance(update, AddPtrOp) and update.ptr is arg and _uniform(update.offset):
+    if isinstance(update, ops.AddPtrOp) and update.ptr is arg and _uniform(update.offset):
         return update.offset
     e = arg.type.elem
-    if isinstance(update, AddOp) and isinstance(e, dtype) and e.is_int() and e.bits > 1:
+    if isinstance(update, ops.AddOp) and isinstance(e, dtype) and e.is_int() and e.bits > 1:
         for a, b in ((update.lhs, update.rhs), (update.rhs, update.lhs)):
             if a is arg and _uniform(b):
                 return b
@@ -74,9 +63,9 @@ def _step(loop: ForOp, arg: Value) -> Value | None:
 def _uniform(v: Value) -> bool:
     """Whether all elements of a tile equal one number that scalar ops can compute."""
     op = v.op
-    if not isinstance(v.type, TileType) or isinstance(op, SplatOp):
+    if not isinstance(v.type, TileType) or isinstance(op, ops.SplatOp):
         return True
-    if isinstance(op, ConstOp):
+    if isinstance(op, ops.ConstOp):
         return True
     if isinstance(op, (*_SAME, *_MATH)):
         return all(_uniform(x) for x in op.operands)
@@ -89,9 +78,9 @@ def _scalar(b: Builder, v: Value) -> Value:
         return v
     op = v.op
     assert op is not None
-    if isinstance(op, SplatOp):
+    if isinstance(op, ops.SplatOp):
         return op.x
-    if isinstance(op, ConstOp):
+    if isinstance(op, ops.ConstOp):
         return const(b, op.value, v.type.elem)
     if isinstance(op, _SAME):
         return _scalar(b, op.operands[0])
@@ -99,13 +88,13 @@ def _scalar(b: Builder, v: Value) -> Value:
     return b.emit(type(op)(*args, results=[v.type.elem], **op.attrs))
 
 
-def _rewrite(loop: ForOp, arg: Value, step: Value) -> ForOp:
+def _rewrite(loop: ops.ForOp, arg: Value, step: Value) -> ops.ForOp:
     """Carry the sum of the steps instead of the tile; return the new loop."""
     index = arg.index
     tile: Any = arg.type
     update = loop.body.terminator.operands[index - 1].op
     assert update is not None
-    pointer = isinstance(update, AddPtrOp)
+    pointer = isinstance(update, ops.AddPtrOp)
     before = Builder.before_op(loop)
     count_type = int64 if pointer else tile.elem
     zero = const(before, 0, count_type)
@@ -118,20 +107,20 @@ def _rewrite(loop: ForOp, arg: Value, step: Value) -> ForOp:
     end = Builder.before_op(update)
     amount = _scalar(end, step)
     if pointer and amount.type != int64:
-        amount = end.emit(CastOp(amount, results=[int64]))
-    following = end.emit(AddOp(total, amount))
+        amount = end.emit(ops.CastOp(amount, results=[int64]))
+    following = end.emit(ops.AddOp(total, amount))
     inits = [*loop.inits, zero]
     yielded = [*loop.body.terminator.operands, following]
     return _replace(loop, inits, yielded, index, result, start, tile, pointer)
 
 
 def _moved(b: Builder, start: Value, total: Value, tile: Any, pointer: bool) -> Value:
-    amount = b.emit(SplatOp(total, results=[TileType(tile.shape, total.type)]))
-    return b.emit((AddPtrOp if pointer else AddOp)(start, amount))
+    amount = b.emit(ops.SplatOp(total, results=[TileType(tile.shape, total.type)]))
+    return b.emit((ops.AddPtrOp if pointer else ops.AddOp)(start, amount))
 
 
 def _replace(
-    loop: ForOp,
+    loop: ops.ForOp,
     inits: list[Value],
     yielded: list[Value],
     index: int,
@@ -139,7 +128,7 @@ def _replace(
     start: Value,
     tile: object,
     pointer: bool,
-) -> ForOp:
+) -> ops.ForOp:
     """Return a new loop without the carried tile; its result is computed after the loop."""
     terminator = loop.body.terminator
     terminator.set_operands(yielded[: index - 1] + yielded[index:])
@@ -147,7 +136,7 @@ def _replace(
     kept = inits[: index - 1] + inits[index:]
     lb, ub, step = loop.lb, loop.ub, loop.step
     loop.drop_operands()
-    new = ForOp(
+    new = ops.ForOp(
         lb,
         ub,
         step,

@@ -6,21 +6,12 @@ from __future__ import annotations
 from math import prod
 from posixpath import basename
 
+from tessera import ops
 from tessera.backends.cpu.loops import prefix_masks
 from tessera.backends.cpu.lowering import Lowering
 from tessera.dtypes import dtype
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
-from tessera.ops import (
-    CombineOp,
-    DivOp,
-    DotOp,
-    ForOp,
-    LoadOp,
-    RemOp,
-    StoreOp,
-    arith,
-    tile,
-)  # fmt: skip
+from tessera.ops import arith, tile
 
 INTEGERS = "divides integers, of which lanes without an element may be zero"
 LARGE = 1 << 12  # bytes of a tile whose way through memory is worth a remark
@@ -51,7 +42,7 @@ def kept_before_store(lo: Lowering, v: Value, store: Op, later: bool) -> None:
     _note(lo, f"{what}: it {why} the {store.opcode.replace('_', ' ')} at {_place(store)}")
 
 
-def packed_each_time(lo: Lowering, op: DotOp, loop: ForOp, why: str) -> None:
+def packed_each_time(lo: Lowering, op: ops.DotOp, loop: ops.ForOp, why: str) -> None:
     """Note that the operands of a product are packed in each step of a loop, if its accumulator is the loop's."""
     if op.acc.owner is loop.body and (why.startswith("the loop writes") or "not carried" in why):
         _note(
@@ -60,9 +51,9 @@ def packed_each_time(lo: Lowering, op: DotOp, loop: ForOp, why: str) -> None:
         )
 
 
-def tested_each_time(lo: Lowering, op: LoadOp | StoreOp, mask: Value, dim: int) -> None:
+def tested_each_time(lo: Lowering, op: ops.LoadOp | ops.StoreOp, mask: Value, dim: int) -> None:
     """Note that a loop along `dim` is not split where the mask of an access ends, if the mask depends on `dim`."""
-    value = op.value if isinstance(op, StoreOp) else op.result
+    value = op.value if isinstance(op, ops.StoreOp) else op.result
     if _bytes(value) >= LARGE and _varies(mask, dim) and not prefix_masks(lo, mask, dim):
         what = f"the mask of the {op.opcode} at {_place(op)} is tested for each vector"
         _note(
@@ -83,13 +74,13 @@ def _varies(mask: Value, dim: int) -> bool:
     return isinstance(mask.type, TileType) and not isinstance(op, tile.SplatOp | arith.ConstOp)
 
 
-def one_at_a_time(lo: Lowering, op: CombineOp, inner: Op) -> None:
+def one_at_a_time(lo: Lowering, op: ops.CombineOp, inner: Op) -> None:
     """Note that a reduction or scan takes one element after another because of an op in its function."""
     if max(map(_bytes, op.inputs)) >= LARGE:
         what = f"the {op.opcode} at {_place(op)} combines one element after another, not vectors"
         why = (
             INTEGERS
-            if isinstance(inner, DivOp | RemOp)
+            if isinstance(inner, ops.DivOp | ops.RemOp)
             else f"has a {inner.opcode.replace('_', ' ')}"
         )
         _note(lo, f"{what}: its function {why}")

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
+from tessera import ops
 from tessera.backends.cpu.lowering import Lowering, executes, make
-from tessera.ops import (
-    TRACE_BEHIND,
-    TRACE_HEADER,
-    TRACE_UNIT,
-    TraceBeginOp,
-    TraceEndOp,
-    TraceRecordOp,
-)  # fmt: skip
 
 
 def clock(lo: Lowering) -> str:
@@ -33,15 +26,15 @@ def _begun(lo: Lowering, place: str) -> str:
     return lo.em.here(f"icmp ne ptr {place}, null")
 
 
-@executes(TraceBeginOp)
-def _begin(lo: Lowering, op: TraceBeginOp) -> None:
+@executes(ops.TraceBeginOp)
+def _begin(lo: Lowering, op: ops.TraceBeginOp) -> None:
     em = lo.em
     x, y, z = (lo.text(lo.programs[d], 1) for d in range(3))
     row = em.here(f"add i32 {em.here(f'mul i32 {z}, {lo.sizes[1].text}')}, {y}")
     program = em.here(f"add i32 {em.here(f'mul i32 {row}, {lo.sizes[0].text}')}, {x}")
     recorded = em.here(f"icmp ult i32 {program}, {lo.scalar_text(op.ctas)}")
-    ring = em.here(f"mul i32 {lo.scalar_text(op.mask)}, {TRACE_UNIT}")
-    fixed = TRACE_HEADER + TRACE_UNIT + TRACE_BEHIND
+    ring = em.here(f"mul i32 {lo.scalar_text(op.mask)}, {ops.TRACE_UNIT}")
+    fixed = ops.TRACE_HEADER + ops.TRACE_UNIT + ops.TRACE_BEHIND
     words = em.here(f"zext i32 {em.here(f'add i32 {ring}, {fixed}')} to i64")
     offset = em.here(f"mul i64 {em.here(f'zext i32 {program} to i64')}, {words}")
     address = em.here(f"getelementptr i64, ptr {lo.scalar_text(op.buffer)}, i64 {offset}")
@@ -56,21 +49,21 @@ def _begin(lo: Lowering, op: TraceBeginOp) -> None:
         _store(lo, place, 2, now)
 
 
-@executes(TraceRecordOp)
-def _record(lo: Lowering, op: TraceRecordOp) -> None:
+@executes(ops.TraceRecordOp)
+def _record(lo: Lowering, op: ops.TraceRecordOp) -> None:
     em, place = lo.em, lo.scalar_text(op.place)
     with em.branch(_begun(lo, place)):
         slot = em.here(f"zext i32 {lo.scalar_text(op.slot)} to i64")
-        unit = em.here(f"mul i64 {slot}, {TRACE_UNIT}")
+        unit = em.here(f"mul i64 {slot}, {ops.TRACE_UNIT}")
         run = em.here(f"getelementptr i64, ptr {place}, i64 {unit}")
-        half = 2 * TRACE_HEADER + op.half
+        half = 2 * ops.TRACE_HEADER + op.half
         if op.head is not None:
             _store(lo, run, half - 1, op.head, 32)
         _store(lo, run, half, em.here(f"trunc i64 {clock(lo)} to i32"), 32)
 
 
-@executes(TraceEndOp)
-def _end(lo: Lowering, op: TraceEndOp) -> None:
+@executes(ops.TraceEndOp)
+def _end(lo: Lowering, op: ops.TraceEndOp) -> None:
     place = lo.scalar_text(op.place)
     with lo.em.branch(_begun(lo, place)):
         now = clock(lo)

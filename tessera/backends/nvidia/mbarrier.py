@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
+from tessera import ops
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.nvidia import primitives as p
 from tessera.ir import Op, Value
-from tessera.ops import (
-    AsyncCopyMbarrierArriveOp,
-    MbarrierArriveExpectTxOp,
-    MbarrierArriveOp,
-    MbarrierInitOp,
-    MbarrierWaitOp,
-    WarpSpecializeOp,
-)  # fmt: skip
 
 MBARRIER_BYTES = 8  # of the object in shared memory (PTX)
 WARPGROUP_THREADS = 128  # four warps
@@ -54,8 +47,8 @@ def spin(fl: FunctionLowering, address: str, parity: str) -> None:
     w.start(done)
 
 
-@lowers(MbarrierInitOp)
-def _init(fl: FunctionLowering, op: MbarrierInitOp) -> None:
+@lowers(ops.MbarrierInitOp)
+def _init(fl: FunctionLowering, op: ops.MbarrierInitOp) -> None:
     w = fl.w
     if op.by_producer:
         with w.when(_producer_thread(fl)):
@@ -69,7 +62,7 @@ def _init(fl: FunctionLowering, op: MbarrierInitOp) -> None:
         fl.target.barrier(w)
 
 
-def _init_rows(fl: FunctionLowering, op: MbarrierInitOp) -> None:
+def _init_rows(fl: FunctionLowering, op: ops.MbarrierInitOp) -> None:
     w = fl.w
     for bars, count in zip(op.bars, op.counts, strict=True):
         for i in range(bars.type.shape[0]):
@@ -77,19 +70,19 @@ def _init_rows(fl: FunctionLowering, op: MbarrierInitOp) -> None:
             p.mbarrier_init(count).emit(w, [address])
 
 
-@lowers(MbarrierArriveExpectTxOp)
-def _expect_tx(fl: FunctionLowering, op: MbarrierArriveExpectTxOp) -> None:
+@lowers(ops.MbarrierArriveExpectTxOp)
+def _expect_tx(fl: FunctionLowering, op: ops.MbarrierArriveExpectTxOp) -> None:
     with single_thread(fl):
         p.mbarrier_expect(op.bytes).emit(fl.w, [mbarrier_address(fl, op.bars, op.index)])
 
 
-@lowers(AsyncCopyMbarrierArriveOp)
-def _arrive_after_copies(fl: FunctionLowering, op: AsyncCopyMbarrierArriveOp) -> None:
+@lowers(ops.AsyncCopyMbarrierArriveOp)
+def _arrive_after_copies(fl: FunctionLowering, op: ops.AsyncCopyMbarrierArriveOp) -> None:
     p.emit_primitive(fl.w, "mbarrier_arrive_after_copies", mbarrier_address(fl, op.bars, op.index))
 
 
-@lowers(MbarrierWaitOp)
-def _wait(fl: FunctionLowering, op: MbarrierWaitOp) -> None:
+@lowers(ops.MbarrierWaitOp)
+def _wait(fl: FunctionLowering, op: ops.MbarrierWaitOp) -> None:
     address, parity = mbarrier_address(fl, op.bars, op.index), fl.scalar(op.parity)
     if _in_role(op):
         spin(fl, address, parity)
@@ -100,18 +93,18 @@ def _wait(fl: FunctionLowering, op: MbarrierWaitOp) -> None:
 
 def _in_role(op: Op) -> bool:
     """Whether the op is in a region of a `warp_specialize`."""
-    return any(isinstance(above, WarpSpecializeOp) for above in op.ancestors())
+    return any(isinstance(above, ops.WarpSpecializeOp) for above in op.ancestors())
 
 
-def _fence(fl: FunctionLowering, op: MbarrierArriveOp | MbarrierWaitOp) -> None:
+def _fence(fl: FunctionLowering, op: ops.MbarrierArriveOp | ops.MbarrierWaitOp) -> None:
     if op.fence:
         p.emit_primitive(fl.w, "proxy_fence_all")
     elif op.proxy:
         fl.target.proxy_fence(fl.w)
 
 
-@lowers(MbarrierArriveOp)
-def _arrive(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
+@lowers(ops.MbarrierArriveOp)
+def _arrive(fl: FunctionLowering, op: ops.MbarrierArriveOp) -> None:
     _await_reads(fl, op)
     _fence(fl, op)
     if op.after_mma and op.condition is None and op.ctas == 1 and not op.groups:
@@ -121,7 +114,7 @@ def _arrive(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
         _arrive_if(fl, op)
 
 
-def _arrive_if(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
+def _arrive_if(fl: FunctionLowering, op: ops.MbarrierArriveOp) -> None:
     """Let one thread of each warp or warpgroup arrive, for each CTA to notify."""
     w, thread = fl.w, fl.thread
     with w.hoist():
@@ -140,7 +133,7 @@ def _arrive_if(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
             p.emit_primitive(fl.w, "mbarrier_arrive", address)
 
 
-def _await_reads(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
+def _await_reads(fl: FunctionLowering, op: ops.MbarrierArriveOp) -> None:
     """Wait until tiles that were read from shared memory are in registers."""
     w = fl.w
     parts = [_low_32_bits(fl, *came) for v in op.after for came in fl.readers[v].came]

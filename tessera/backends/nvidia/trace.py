@@ -5,28 +5,21 @@ clock and stores it; those of a run share the address of the first."""
 
 from __future__ import annotations
 
+from tessera import ops
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.nvidia import primitives as p
-from tessera.ops import (
-    TRACE_BEHIND,
-    TRACE_HEADER,
-    TRACE_UNIT,
-    TraceBeginOp,
-    TraceEndOp,
-    TraceRecordOp,
-)
 
 
-@lowers(TraceBeginOp)
-def _begin(fl: FunctionLowering, op: TraceBeginOp) -> None:
+@lowers(ops.TraceBeginOp)
+def _begin(fl: FunctionLowering, op: ops.TraceBeginOp) -> None:
     w, target = fl.w, fl.target
     thread = target.thread_index(w)
     first = "true" if fl.single else w.pure(f"icmp eq i32 {w.pure(f'and i32 {thread}, 31')}, 0")
     cta = _cta(fl)
     recorded = w.and_("i1", first, w.pure(f"icmp ult i32 {cta}, {fl.scalar(op.ctas)}"))
     warp = w.add("i32", w.mul("i32", cta, str(op.warps)), w.pure(f"lshr i32 {thread}, 5"))
-    ring = w.mul("i32", fl.scalar(op.mask), str(8 * TRACE_UNIT))
-    fixed = 8 * (TRACE_HEADER + TRACE_UNIT + TRACE_BEHIND)
+    ring = w.mul("i32", fl.scalar(op.mask), str(8 * ops.TRACE_UNIT))
+    fixed = 8 * (ops.TRACE_HEADER + ops.TRACE_UNIT + ops.TRACE_BEHIND)
     size = w.pure(f"zext i32 {w.add('i32', ring, str(fixed))} to i64")
     offset = w.pure(f"mul i64 {w.pure(f'zext i32 {warp} to i64')}, {size}")
     address = w.gep(fl.scalar(op.buffer), offset, 0)
@@ -47,17 +40,17 @@ def _cta(fl: FunctionLowering) -> str:
     return w.add("i32", w.mul("i32", program, str(size)), target.cta_rank(w))
 
 
-@lowers(TraceRecordOp)
-def _record(fl: FunctionLowering, op: TraceRecordOp) -> None:
+@lowers(ops.TraceRecordOp)
+def _record(fl: FunctionLowering, op: ops.TraceRecordOp) -> None:
     w, place = fl.w, fl.scalar(op.place)
     slot = w.pure(f"zext i32 {fl.scalar(op.slot)} to i64")
-    run = w.gep(place, w.pure(f"shl i64 {slot}, {(8 * TRACE_UNIT).bit_length() - 1}"), 0)
+    run = w.gep(place, w.pure(f"shl i64 {slot}, {(8 * ops.TRACE_UNIT).bit_length() - 1}"), 0)
     clock = fl.scalar(op.clock) if op.clock is not None else fl.target.special_register(w, "clock")
     p.trace_record(op.head, op.half).emit(w, [place, run, clock])
 
 
-@lowers(TraceEndOp)
-def _end(fl: FunctionLowering, op: TraceEndOp) -> None:
+@lowers(ops.TraceEndOp)
+def _end(fl: FunctionLowering, op: ops.TraceEndOp) -> None:
     p.emit_primitive(
         fl.w, "trace_end", fl.scalar(op.place), fl.scalar(op.count), fl.scalar(op.units)
     )

@@ -15,20 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tessera import ops
 from tessera.analysis.provenance import defined_inside
 from tessera.dtypes import int32, int64
 from tessera.ir import Builder, Effect, Module, Value, pass_
 from tessera.ir.applications import apply
-from tessera.ops import (
-    AddOp,
-    CmpOp,
-    DescriptorLoadOp,
-    DotOp,
-    ForOp,
-    LoadOp,
-    SubOp,
-    WhileOp,
-)  # fmt: skip
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import const
 from tessera.passes.neutral.remarks import place_of, remark
@@ -60,10 +51,12 @@ def while_to_for(module: Module) -> None:
     Compare: MLIR's uplifting of `scf.while` to `scf.for`, LLVM IndVarSimplify.
     """
     for op in list(module.walk()):
-        if not isinstance(op, WhileOp):
+        if not isinstance(op, ops.WhileOp):
             continue
         if (count := _count(op)) is None:
-            if not any(isinstance(x, LoadOp | DotOp | DescriptorLoadOp) for x in op.walk()):
+            if not any(
+                isinstance(x, ops.LoadOp | ops.DotOp | ops.DescriptorLoadOp) for x in op.walk()
+            ):
                 continue
             why = "its condition is no comparison of a number that grows by a constant with a fixed bound"
             remark(module, f"the loop{place_of(op)} does not count: {why}")
@@ -71,12 +64,12 @@ def while_to_for(module: Module) -> None:
             _replace(op, count)
 
 
-def _count(op: WhileOp) -> Count | None:
+def _count(op: ops.WhileOp) -> Count | None:
     """Return what the loop counts, if that alone decides how long it runs."""
     condition, *handed = op.before.terminator.operands
     test = condition.op
     pure = all(x is op.before.terminator or x.effects is Effect.NONE for x in op.before)
-    if handed != op.before.args or not pure or not isinstance(test, CmpOp):
+    if handed != op.before.args or not pure or not isinstance(test, ops.CmpOp):
         return None
     for v, bound, predicate in (
         (test.lhs, test.rhs, test.predicate),
@@ -90,19 +83,19 @@ def _count(op: WhileOp) -> Count | None:
     return None
 
 
-def _step(op: WhileOp, number: int) -> int | None:
+def _step(op: ops.WhileOp, number: int) -> int | None:
     """Return by how much a carried value changes in each iteration, if always by the same amount."""
     following, v = op.after.terminator.operands[number].op, op.after.args[number]
-    if isinstance(following, AddOp):
+    if isinstance(following, ops.AddOp):
         others = [x for x in following.operands if x is not v]
         return constant_of(others[0]) if len(others) == 1 else None
-    if isinstance(following, SubOp) and following.lhs is v:
+    if isinstance(following, ops.SubOp) and following.lhs is v:
         by = constant_of(following.rhs)
         return -by if by is not None else None
     return None
 
 
-def _replace(op: WhileOp, count: Count) -> None:
+def _replace(op: ops.WhileOp, count: Count) -> None:
     body, first = op.after, op.inits[count.number]
     counted = body.args[count.number]
     b = Builder.before_op(op)
@@ -113,7 +106,7 @@ def _replace(op: WhileOp, count: Count) -> None:
         if user is not following:
             user.set_operand(index, induction)
     op.regions = [op.before]  # the other block goes to the new loop
-    loop = ForOp(
+    loop = ops.ForOp(
         first, count.bound, step, list(op.inits),
         regions=[body], loc=op.loc, names=[r.name for r in op.results], disable_licm=op.disable_licm,
     )  # fmt: skip
