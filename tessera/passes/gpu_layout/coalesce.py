@@ -17,7 +17,7 @@ from math import gcd
 
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.prefixes import prefix_width
-from tessera.analysis.steps import NeighbourSteps
+from tessera.analysis.steps import NeighbourPlaces
 from tessera.ir import Module, Op, TileType, Value, elem_of, pass_, shape_of
 from tessera.ir.applications import apply
 from tessera.layout import default_blocked
@@ -61,7 +61,7 @@ def coalesce(module: Module, facts: GpuFacts) -> None:
     for func in module.body:
         assert isinstance(func, FuncOp)
         axis = AxisAnalysis(func)
-        near = NeighbourSteps(func, axis)
+        near = NeighbourPlaces(func, axis)
         wanted = [w for op in func.walk() if (w := _wanted(op, axis, near, facts, num_stages))]
         widest: dict[Group, int] = {}
         for op, group, vec in wanted:
@@ -128,7 +128,7 @@ class Flows:
 
 
 def _wanted(
-    op: Op, axis: AxisAnalysis, near: NeighbourSteps, facts: GpuFacts, num_stages: int
+    op: Op, axis: AxisAnalysis, near: NeighbourPlaces, facts: GpuFacts, num_stages: int
 ) -> tuple[Op, Group, int] | None:
     """Return (op, (shape, order), elements of one access) for an access to a tile."""
     if isinstance(op, DescriptorLoadOp | DescriptorStoreOp):
@@ -150,15 +150,19 @@ def _wanted(
 
 
 def access_order(
-    axis: AxisAnalysis, near: NeighbourSteps, op: PointerAccess, lanes: int
+    axis: AxisAnalysis, near: NeighbourPlaces, op: PointerAccess, lanes: int
 ) -> tuple[int, ...]:
     """Return the dimensions, the one with the longest contiguous addresses first; of equals, the one along which
-    neighbours are nearest, and if that is not known or has no elements for all `lanes` of a warp, the last one."""
-    contiguity, steps = axis.facts(op.ptr).contiguity, [s or 0 for s in near.of(op.ptr)]
-    last = sorted(range(len(steps)), key=lambda d: (-contiguity[d], -d))
-    nearest = sorted(last, key=lambda d: (-contiguity[d], steps[d]))
+    lanes access the fewest sectors, or neighbours are nearest, and if that is not known or has no elements for all
+    `lanes` of a warp, the last one."""
+    contiguity = axis.facts(op.ptr).contiguity
+    last = sorted(range(len(contiguity)), key=lambda d: (-contiguity[d], -d))
+    is_tie = contiguity.count(contiguity[last[0]]) > 1
+    if (costs := near.costs(op.ptr) if is_tie else None) is None:
+        return tuple(last)
+    nearest = sorted(last, key=lambda d: (-contiguity[d], costs[d]))
     first = nearest[0]
-    if first == last[0] or not all(steps) or shape_of(op.ptr.type)[first] < lanes:
+    if first == last[0] or shape_of(op.ptr.type)[first] < lanes:
         return tuple(last)
     return tuple(nearest if apply("nearest-dimension", op) else last)
 
