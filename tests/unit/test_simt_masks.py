@@ -143,3 +143,57 @@ def test_a_column_is_found_by_one_difference(
     assert kernel.ir.count("freeze") == (off == "")
     if wide or label_bits == 64:
         assert (len(compared) >= 8) == bool(off)
+
+
+@tessera.jit
+def folded_kernel(x, out, N: tl.constexpr):
+    i = tl.program_id(0) * N + tl.arange(0, N)
+    column = i % 128
+    v = tl.load(x + i)
+    v += tl.load(x + i + 3 - 2 * column, (column >= 1) & (column <= 2), other=0.0)
+    v += tl.load(x + i + 251 - 2 * column, (column >= 125) & (column < 127), other=0.0)
+    tl.store(out + i, v)
+
+
+@pytest.mark.parametrize("off", ["", "known-comparisons"])
+def test_a_register_holds_numbers_a_vector_apart(off: str, monkeypatch: pytest.MonkeyPatch):
+    """Of the four columns that a thread has side by side, the second and third alone may be 1 or 2, or 125 or 126."""
+    monkeypatch.setenv("TESSERA_DISABLE", off)
+    found = Compiled(folded_kernel, {"x": "*fp32", "out": "*fp32", "N": C}, {"N": 512})
+    x = np.arange(1024, dtype=np.float32).reshape(8, 128)
+    out, wanted = np.zeros_like(x), x.copy()
+    found.run(x, out, grid=(2, 1, 1))
+    wanted[:, 1:3] += x[:, 2:0:-1]
+    wanted[:, 125:127] += x[:, 126:124:-1]
+    np.testing.assert_array_equal(out, wanted)
+    assert found.count(r"ld\.global\.b32") == (8 if off else 4)
+
+
+@tessera.jit
+def wrapped_kernel(x, table, out, M: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    v = tl.load(x + i)
+    k = tl.where((v >= -M) & (v < 2 * M), v.to(tl.int64), 0)
+    k = tl.where(k < 0, k + M, k)
+    tl.device_assert((k >= 0) & (k < M), "out of range")
+    tl.store(out + i, tl.load(table + k))
+
+
+@pytest.mark.parametrize("size", [48, 64])
+def test_wrapped_indices_are_asserted_together(size: int):
+    """Numbers are below a power of two if all their bits are. NaN is chosen nowhere, and a sign needs no select."""
+    signature = {"x": "*fp32", "table": "*i32", "out": "*i32", "M": C, "N": C}
+    constants = {"M": size, "N": 256}
+    found = Compiled(wrapped_kernel, signature, constants, num_warps=1, debug=True)
+    x = np.random.default_rng(0).integers(-size, size, 256).astype(np.float32)
+    x[:4] = [np.nan, np.inf, -size, size - 1]
+    table, out = np.arange(size, dtype=np.int32) ** 2, np.zeros(256, np.int32)
+    found.run(x, table, out)
+    index = np.where(np.abs(x) <= size, x, 0).astype(int)
+    np.testing.assert_array_equal(out, table[index % size])
+    assert found.count(r"or\.b64") == (7 if size == 64 else 0)
+    assert found.ir.count("ashr i64") == 8
+    assert "fcmp ord" not in found.ir
+    x[200] = size
+    with pytest.raises(Exception, match="out of range"):
+        found.run(x, table, out)

@@ -34,9 +34,8 @@ def exchange_partners(module: Module) -> None:
                 axis = _axis_of_pairs(x, other)
                 if axis is not None and apply("exchange-partners", op):
                     index = _other_index(Builder.before_op(op), shape_of(x.type), axis)
-                    partner = Builder.before_op(op).emit(
-                        ops.GatherOp(x, index, axis=axis, loc=op.loc)
-                    )
+                    gather = ops.GatherOp(x, index, axis=axis, loc=op.loc)
+                    partner = Builder.before_op(op).emit(gather)
                     op.result.replace_all_uses(partner)
                     op.erase()
                     break

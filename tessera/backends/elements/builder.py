@@ -63,8 +63,7 @@ class ElementBuilder(ABC):
         return self.convert(name, source, text, target)
 
     def truncated(self, text: str, t: dtype) -> str | None:
-        """Round fp32 toward zero to 32 or 64 bits by an instruction that saturates, and gives 0 for NaN in 32 bits, any
-        number in 64; None if there is none."""
+        """Round fp32 toward zero to 32 or 64 bits, where there is an instruction that saturates; NaN gives 0."""
         return None
 
     # --- integers ---------------------------------------------------------------------------------------------

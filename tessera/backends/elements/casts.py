@@ -87,10 +87,8 @@ def _float_to_int(x: ElementBuilder, text: str, source: dtype, target: dtype) ->
     if target is int1:
         return x.cmp("fcmp une", f, text, x.constant(source, 0.0))
     own = x.truncated(text, target) if source is float32 and target.bits >= 32 else None
-    if own is not None and target.bits == 32:
-        return own
     if own is not None:
-        return x.select("i64", x.cmp("fcmp ord", f, text, text), own, x.int("i64", 0))
+        return own
     middle = f"i{max(target.bits, 16)}"
     name = f"llvm.fpto{'s' if target.signed else 'u'}i.sat.{x.suffix(middle)}.{x.suffix(f)}"
     wide = x.intrinsic(x.vector(middle), name, f"{x.vector(f)} {text}")

@@ -14,8 +14,8 @@ from tessera.backends.gpu.elementwise import map_registers
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.scalar import Scalar
 from tessera.backends.gpu.writer import Writer
-from tessera.dtypes import bfloat16, dtype, float16, float32, float64, int8, uint8
-from tessera.ir import Value, elem_of
+from tessera.dtypes import bfloat16, dtype, float16, float32, float64, int8, int64, uint8
+from tessera.ir import ElementType, Value, elem_of
 from tessera.ir.applications import apply
 from tessera.layout import Access, MatrixGroup, SharedExchange
 from tessera.ops import ConvertLayoutOp, DescriptorStoreOp, arith
@@ -58,7 +58,8 @@ def _cast(fl: FunctionLowering, op: arith.CastOp) -> None:
             return
         if _small(fl, op, source, target):
             return
-    map_registers(fl, op, TABLE[arith.CastOp])
+    no_nan = source is float32 and target is int64 and _leaves_out_nan(op)
+    map_registers(fl, op, _truncated if no_nan else TABLE[arith.CastOp])
 
 
 def _paired(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype) -> bool:
@@ -74,6 +75,22 @@ def _paired(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype
         pair = fl.target.narrow_pair(w, t, names[i], names[i + step])
         result[i], result[i + step] = w.unpair(t, pair)
     fl.set(op.result, result)
+    return True
+
+
+def _truncated(x: Scalar, op: arith.CastOp, elem: ElementType, a: str) -> str:
+    return x.truncated(a, int64, may_be_nan=False) or TABLE[arith.CastOp](x, op, elem, a)
+
+
+def _leaves_out_nan(op: arith.CastOp) -> bool:
+    """Whether the result is chosen only where a comparison holds that is false for NaN: `i if 0 <= x else 0`."""
+    for user in op.result.users():
+        work = [user.condition.op] if isinstance(user, arith.SelectOp) else []
+        for test in work:
+            work += [v.op for v in test.operands] if isinstance(test, arith.AndOp) else []
+        tests = [t for t in work if isinstance(t, arith.CmpOp) and t.predicate != "ne"]
+        if op.result in user.operands[2:] or not any(op.x in t.operands for t in tests):
+            return False
     return True
 
 

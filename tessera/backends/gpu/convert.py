@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tessera import layout as layouts
 from tessera.analysis.scratch import conversion_plan
 from tessera.backends.gpu.access import fixed_place, read, write
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
@@ -21,14 +22,6 @@ from tessera.backends.gpu.packing import (
 from tessera.backends.gpu.types import llvm_type, memory_bits
 from tessera.dtypes import int1
 from tessera.ir import ElementType, elem_of
-from tessera.layout import (
-    Identity,
-    LaneSwap,
-    RegisterPermute,
-    SharedExchange,
-    ShuffleRound,
-    WarpShuffle,
-)
 from tessera.layout.shuffle import REG32_BITS
 from tessera.ops import ConvertLayoutOp
 
@@ -38,11 +31,11 @@ def _convert(fl: FunctionLowering, op: ConvertLayoutOp) -> None:
     elem = elem_of(op.x.type)
     plan = conversion_plan(op, fl.target.facts())
     names = fl.get(op.x)
-    if isinstance(plan, Identity):
+    if isinstance(plan, layouts.Identity):
         fl.set(op.result, names)
-    elif isinstance(plan, RegisterPermute):
+    elif isinstance(plan, layouts.RegisterPermute):
         fl.set(op.result, [names[i] for i in plan.sources])
-    elif isinstance(plan, WarpShuffle):
+    elif isinstance(plan, layouts.WarpShuffle):
         fl.set(op.result, shuffle(fl, elem, plan, names))
     else:
         fl.set(op.result, exchange(fl, elem, plan, names, op.attrs["scratch"]))
@@ -50,7 +43,7 @@ def _convert(fl: FunctionLowering, op: ConvertLayoutOp) -> None:
 
 # --- within warps ------------------------------------------------------------------------------------------
 def shuffle(
-    fl: FunctionLowering, elem: ElementType, plan: WarpShuffle, names: Sequence[str]
+    fl: FunctionLowering, elem: ElementType, plan: layouts.WarpShuffle, names: Sequence[str]
 ) -> list[str]:
     """The registers after an exchange within each warp."""
     registers = list(names)
@@ -67,7 +60,7 @@ def shuffle(
     return [slots[i] for i in plan.outputs]
 
 
-def _before(plan: WarpShuffle) -> list[list[tuple[int, ...]]]:
+def _before(plan: layouts.WarpShuffle) -> list[list[tuple[int, ...]]]:
     """The registers that each exchange before the shuffles must give, for those after it: what is sent, at the last."""
     needed = [step.send for step in plan.rounds]
     result: list[list[tuple[int, ...]]] = []
@@ -81,7 +74,7 @@ def _before(plan: WarpShuffle) -> list[list[tuple[int, ...]]]:
 def _swap(
     fl: FunctionLowering,
     elem: ElementType,
-    step: LaneSwap,
+    step: layouts.LaneSwap,
     names: list[str],
     groups: Iterable[tuple[int, ...]],
 ) -> list[str]:
@@ -136,7 +129,11 @@ def thread_parity(fl: FunctionLowering, mask: int) -> str:
 
 
 def _send(
-    fl: FunctionLowering, elem: ElementType, plan: WarpShuffle, step: ShuffleRound, names: list[str]
+    fl: FunctionLowering,
+    elem: ElementType,
+    plan: layouts.WarpShuffle,
+    step: layouts.ShuffleRound,
+    names: list[str],
 ) -> list[str]:
     """One round: these registers of the lane that the plan names."""
     if len(names) == 1:
@@ -148,7 +145,9 @@ def _send(
     return unpack(fl, elem, regs, shape)[: len(names)]
 
 
-def _shuffled(fl: FunctionLowering, plan: WarpShuffle, step: ShuffleRound, reg: str) -> str:
+def _shuffled(
+    fl: FunctionLowering, plan: layouts.WarpShuffle, step: layouts.ShuffleRound, reg: str
+) -> str:
     w = fl.w
     if plan.butterfly:
         return fl.target.shuffle_xor(w, reg, step.lane_xor)
@@ -162,7 +161,7 @@ def _shuffled(fl: FunctionLowering, plan: WarpShuffle, step: ShuffleRound, reg: 
 def exchange(
     fl: FunctionLowering,
     elem: ElementType,
-    plan: SharedExchange,
+    plan: layouts.SharedExchange,
     names: Sequence[str],
     scratch: int,
 ) -> list[str]:

@@ -82,9 +82,16 @@ def _format(
 def _assert(fl: FunctionLowering, op: AssertOp) -> None:
     """Let threads in which an element is false report the source line and stop the grid."""
     w = fl.w
-    holds = "true"
+    holds, together = "true", dict[tuple[str, int], str]()
     for x in dict.fromkeys(fl.get(op.condition)):
-        holds = w.and_("i1", holds, x)
+        t, value, end = w.below.get(x, ("", "", 0))
+        if end.bit_count() == 1:  # all are below a power of two if their bits together are
+            bits = together.get((t, end))
+            together[t, end] = w.pure(f"or {t} {bits}, {value}") if bits else value
+        else:
+            holds = w.and_("i1", holds, x)
+    for (t, end), value in together.items():
+        holds = w.and_("i1", holds, w.pure(f"icmp ult {t} {value}, {end}"))
     if holds == "true":
         return
     failed = w.pure(f"xor i1 {holds}, true")

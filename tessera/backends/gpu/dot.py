@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from tessera import layout as layouts
 from tessera.analysis.scratch import dot_area
 from tessera.backends.gpu.access import Reader, access_for, fixed_place, write
 from tessera.backends.gpu.local import warp_owner
@@ -23,15 +24,6 @@ from tessera.backends.gpu.packing import pack, packed_shape, unpack
 from tessera.backends.gpu.types import is_native_float, llvm_type, memory_bits
 from tessera.errors import InternalError
 from tessera.ir import ElementType, Value, elem_of
-from tessera.layout import (
-    Access,
-    LinearLayout,
-    VectorAccess,
-    offset_map,
-    register_map,
-    swizzle_for,
-    vector_access,
-)
 from tessera.ops import DotOp, MmaOp
 from tessera.passes.gpu_facts import MmaRow
 from tessera.passes.gpu_layout.rules import fma_operand
@@ -170,7 +162,7 @@ def _accumulators(
 # --- FMAs ------------------------------------------------------------------------------------------------------
 @lowers(DotOp)
 def _dot(fl: FunctionLowering, op: DotOp) -> None:
-    layout: LinearLayout = op.result.type.layout
+    layout: layouts.LinearLayout = op.result.type.layout
     if op.acc.type.layout != layout:
         raise InternalError(
             "the accumulator of a dot is not in the layout of its result", loc=op.loc
@@ -198,22 +190,24 @@ def multiply_add(fl: FunctionLowering, elem: ElementType, a: str, b: str, c: str
 
 
 @lru_cache(maxsize=256)
-def _owners(acc: LinearLayout, depth: int, index: int) -> tuple[int, ...]:
+def _owners(acc: layouts.LinearLayout, depth: int, index: int) -> tuple[int, ...]:
     """Return for each accumulator register the operand's first register (k = 0) of the same row of A or column of B."""
     axis = acc.rank - 1 if index == 0 else acc.rank - 2
     kept = acc.drop_dim(axis)
-    found = register_map(kept.unique_registers(), kept)
+    found = layouts.register_map(kept.unique_registers(), kept)
     assert found is not None
     return tuple([depth * r for r in found])
 
 
 @lru_cache(maxsize=256)
 def _operand_access(
-    held: LinearLayout, wanted: LinearLayout, bits: int, matrix: bool
-) -> tuple[Access, VectorAccess]:
+    held: layouts.LinearLayout, wanted: layouts.LinearLayout, bits: int, matrix: bool
+) -> tuple[layouts.Access, layouts.VectorAccess]:
     """Return (store, load) of an operand through shared memory."""
-    shared = swizzle_for(held, wanted, bits, store_matrix=matrix)
-    return access_for(held, shared, bits, matrix), vector_access(offset_map(wanted, shared), bits)
+    shared = layouts.swizzle_for(held, wanted, bits, store_matrix=matrix)
+    return access_for(held, shared, bits, matrix), layouts.vector_access(
+        layouts.offset_map(wanted, shared), bits
+    )
 
 
 class _Operands:

@@ -3,7 +3,9 @@ separate for addresses, pairs of 16-bit floats, fast division (casts: casts.py, 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from math import gcd
 from typing import Any
 
 from tessera.analysis.provenance import BOUNDS, incoming
@@ -16,10 +18,11 @@ from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.scalar import Scalar
 from tessera.backends.gpu.types import literal, llvm_type, memory_bits
 from tessera.backends.gpu.writer import is_number, split
-from tessera.dtypes import bfloat16, dtype, float16, float32, int1
+from tessera.dtypes import bfloat16, dtype, float16, float32, int1, int64
 from tessera.ir import Effect, ElementType, Op, Value, elem_of
 from tessera.ir.applications import apply
 from tessera.ops import arith, control
+from tessera.passes.neutral.fold import constant_of
 
 
 def elementwise(*classes: type[Op]) -> Callable[[Element], Element]:
@@ -240,36 +243,55 @@ def _and(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
 
 @lowers(arith.AndOp)
 def _and_bounds(fl: FunctionLowering, op: arith.AndOp) -> None:
-    """`0 <= x and x < c` is one unsigned comparison. What is known of a register stays known."""
+    """`0 <= x and x < c` is one unsigned comparison, and false in registers that hold no number between: of each eight
+    neighbours, two may be 1 or 2. What is known of a register stays known."""
     tested = _within(fl, op.lhs.op, op.rhs.op) or _within(fl, op.rhs.op, op.lhs.op)
     map_registers(fl, op, _and)
     if tested is None:
         return
-    value, end = tested
+    value, first, end = tested
     t, equal = llvm_type(elem_of(value.type)), _constant_bits(fl, op.result)
-    names, found = fl.get(value), list(fl.get(op.result))
+    names, found, (step, rests) = fl.get(value), list(fl.get(op.result)), _residues(fl, value)
     for i, known in enumerate(found):
-        if known not in ("true", "false"):
-            name = names[i & ~equal] if len(names) > 1 else names[0]
+        name = names[i & ~equal] if len(names) > 1 else names[0]
+        if known in ("true", "false"):
+            continue
+        if first + (rests[i % len(rests)] - first) % step >= end and apply("known-comparisons", op):
+            found[i] = "false"
+        elif first == 0:
             found[i] = fl.w.pure(f"icmp ult {t} {name}, {end}")
+            fl.w.below[found[i]] = (t, name, end)
     fl.set(op.result, found)
 
 
-def _within(fl: FunctionLowering, low: Op | None, high: Op | None) -> tuple[Value, int] | None:
-    """Return (x, c) if the comparisons are x >= 0 and x < c, for a number c that is not negative."""
+def _within(fl: FunctionLowering, low: Op | None, high: Op | None) -> tuple[Value, int, int] | None:
+    """Return (x, a, c) if the comparisons are x >= a and x < c, for numbers that are not negative."""
     if not isinstance(low, arith.CmpOp) or not isinstance(high, arith.CmpOp):
         return None
     e = elem_of(low.lhs.type)
     if low.lhs is not high.lhs or not isinstance(e, dtype) or not e.is_int() or not e.signed:
         return None
     first, last = (_common(fl.get(v.rhs)) for v in (low, high))
-    if (low.predicate, first) not in (("ge", "0"), ("gt", "-1")):
+    if first is None or last is None or not is_number(first) or not is_number(last):
         return None
-    if last is None or not is_number(last):
-        return None
-    end = int(last) + (high.predicate == "le")
-    fits = high.predicate in ("lt", "le") and 0 <= end < 1 << (e.bits - 1)
-    return (low.lhs, end) if fits else None
+    begin, end = int(first) + (low.predicate == "gt"), int(last) + (high.predicate == "le")
+    fits = low.predicate in ("ge", "gt") and high.predicate in ("lt", "le") and begin >= 0
+    return (low.lhs, begin, end) if fits and 0 <= end < 1 << (e.bits - 1) else None
+
+
+def _residues(fl: FunctionLowering, v: Value) -> tuple[int, list[int]]:
+    """Return a number, and what is left of each register's integers when they are divided by it: runs begin at its
+    multiples, and all threads have the same places in them."""
+    layout, facts, best = getattr(v.type, "layout", None), fl.axis.facts(v), (1, [0])
+    if layout is None:
+        return best
+    for d, run in enumerate(facts.contiguity):
+        threads = [b[d] for dim in layout.in_dims if dim != "register" for b in layout.bases(dim)]
+        step, rests = gcd(run, facts.divisibility[d], *threads), [0]
+        for base in layout.bases("register"):
+            rests += [(r ^ base[d]) % step for r in rests]
+        best = max(best, (step, rests))
+    return best
 
 
 def _common(names: Sequence[str]) -> str | None:
@@ -300,9 +322,7 @@ def _abs(x: Scalar, op: Op, elem: ElementType, a: str) -> str:
     return w.add(t, flipped, w.pure(f"lshr {t} {a}, {elem.bits - 1}"))
 
 
-ORDERS: dict[str, Callable[[int, int], bool]] = {
-    "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__,
-}  # fmt: skip
+ORDERS = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 
 
 # --- choices -------------------------------------------------------------------------------------------------
@@ -327,17 +347,27 @@ def _compared(x: Scalar, op: arith.CmpOp, elem: ElementType, a: str, b: str) -> 
     return TABLE[arith.CmpOp](x, op, elem, a, b)
 
 
+@elementwise(arith.SelectOp)
+def _select(x: Scalar, op: arith.SelectOp, elem: ElementType, c: str, a: str, b: str) -> str:
+    """`x + n if x < 0 else x` in 64 bits adds what the sign's bits leave of n: there are no selects of halves."""
+    test, t, fixed = op.condition.op, elem_of(op.result.type), c in ("true", "false")
+    if fixed or t is not int64 or not isinstance(test, arith.CmpOp) or test.lhs is not op.on_false:
+        return TABLE[arith.SelectOp](x, op, elem, c, a, b)
+    (base, more), (other, less) = split(x.w.offsets, a), split(x.w.offsets, b)
+    if test.predicate != "lt" or constant_of(test.rhs) != 0 or base != other or not base:
+        return TABLE[arith.SelectOp](x, op, elem, c, a, b)
+    sign = x.w.pure(f"ashr i64 {b}, 63")
+    return x.w.add("i64", b, x.w.pure(f"and i64 {sign}, {more - less}"))
+
+
 def _constant_bits(fl: FunctionLowering, v: Value) -> int:
     """Return bits of register numbers that move within runs of equal elements, as in masks before a row's end."""
     layout = getattr(v.type, "layout", None)
     if layout is None:
         return 0
-    constancy = fl.axis.facts(v).constancy
-    bits = 0
-    for i, base in enumerate(layout.bases("register")):
-        if all(c < run for c, run in zip(base, constancy)):
-            bits |= 1 << i
-    return bits
+    runs, bases = fl.axis.facts(v).constancy, layout.bases("register")
+    within = [all(c < run for c, run in zip(base, runs)) for base in bases]
+    return sum(1 << i for i, fits in enumerate(within) if fits)
 
 
 @lowers(arith.HintOp)

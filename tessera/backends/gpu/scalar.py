@@ -115,7 +115,10 @@ class Scalar(ElementBuilder):
             return None
         return self.target.math(self.w, f"to_{target.name}_{rounding}", llvm_type(source), [text])
 
-    def truncated(self, text: str, t: dtype) -> str | None:
+    def truncated(self, text: str, t: dtype, may_be_nan: bool = True) -> str | None:
+        if t.bits == 64 and may_be_nan:  # for which its instruction gives any number
+            is_number = self.cmp("fcmp ord", "float", text, text)
+            text = self.select("float", is_number, text, self.f32(0.0))
         name = f"truncate_{'s' if t.signed else 'u'}{'64' if t.bits == 64 else ''}"
         return self.target.math(self.w, name, "float", [text])
 

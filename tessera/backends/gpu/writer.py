@@ -82,8 +82,8 @@ class Writer:
     """The body of one function."""
 
     __slots__ = (
-        "_hoisted", "_numbered", "_of_thread", "_trail", "block", "chosen", "count", "halves", "limits", "lines",
-        "module", "offsets", "parts", "prologue", "packed",
+        "_hoisted", "_numbered", "_of_thread", "_trail", "below", "block", "chosen", "count", "halves", "limits",
+        "lines", "module", "offsets", "parts", "prologue", "packed",
     )  # fmt: skip
 
     def __init__(self, module: ModuleText) -> None:
@@ -100,6 +100,7 @@ class Writer:
         # Value -> (base, constant): ints and pointers.
         self.offsets: dict[str, tuple[str, int]] = {}
         self.limits: dict[str, int] = {}  # names that are in 0..n for all threads
+        self.below: dict[str, tuple[str, str, int]] = {}  # 0 <= value < end: (type, value, end)
         self.halves: dict[tuple[str, str], str] = {}  # elements of a 2-vector -> the vector
         # Unpacked narrow elements -> the register that held them.
         self.packed: dict[tuple[str, ...], str] = {}

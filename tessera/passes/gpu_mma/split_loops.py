@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tessera import ops
+from tessera.analysis.host_code import MIRRORED
 from tessera.analysis.provenance import defined_inside
 from tessera.dtypes import int1, int64
 from tessera.ir import Builder, Module, Value, pass_
@@ -22,8 +23,6 @@ from tessera.ir.applications import apply
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import cast, const, split_at
 from tessera.passes.neutral.remarks import place_of, remark
-
-MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
 
 
 @dataclass(frozen=True, slots=True)

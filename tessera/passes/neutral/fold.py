@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tessera.analysis.host_code import MIRRORED
 from tessera.dtypes import dtype, int1
 from tessera.ir import Block, Op, Rewriter, RuleSet, TileType, Type, Value, elem_of, rule, shape_of
 from tessera.ops import arith, tile
@@ -88,12 +89,15 @@ def fold_integers(op: arith.Binary, rw: Rewriter) -> Value | None:
 
 
 @rule(
-    FOLD, arith.AddOp, arith.MulOp, arith.AndOp, arith.OrOp, arith.XorOp, arith.MinOp, arith.MaxOp
-)
-def constant_right(op: arith.Binary, rw: Rewriter) -> Op | None:
-    """const ∘ x  →  x ∘ const   (commutative; so that other rules look on one side only)"""
+    FOLD, arith.AddOp, arith.MulOp, arith.AndOp, arith.OrOp, arith.XorOp, arith.MinOp, arith.MaxOp, arith.CmpOp
+)  # fmt: skip
+def constant_right(op: arith.Binary | arith.CmpOp, rw: Rewriter) -> Op | Value | None:
+    """const ∘ x  →  x ∘ const   (commutative, or a comparison turned; so that other rules look on one side only)"""
     if constant_of(op.lhs) is None or constant_of(op.rhs) is not None:
         return None
+    if isinstance(op, arith.CmpOp):
+        turned = MIRRORED.get(op.predicate, op.predicate)
+        return rw.emit(arith.CmpOp(op.rhs, op.lhs, predicate=turned))
     rw.set_operands(op, op.rhs, op.lhs)
     return op
 
