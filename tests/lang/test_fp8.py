@@ -51,6 +51,29 @@ def test_narrowing_rounds_to_even_and_saturates(device, kind, have):
     np.testing.assert_array_equal(device.numpy(out), want)
 
 
+@tessera.jit
+def equal_kernel(numbers, ones, swapped, N: tl.constexpr, TO: tl.constexpr):
+    i = tl.arange(0, N)
+    x, y = tl.load(numbers), tl.load(numbers + 1)
+    tl.store(
+        ones + i, tl.full((N,), 1.0, tl.float32).to(TO) + (tl.zeros((N,), tl.float32) + x).to(TO)
+    )
+    lows = tl.where(i % 4 < 2, x, y).to(TO)
+    tl.store(swapped + i, lows)
+    tl.store(swapped + N + i, tl.where(i % 4 < 2, y, x).to(TO))
+
+
+@pytest.mark.parametrize("kind", FP8)
+def test_neighbours_may_be_equal(device, kind):
+    """Pairs that lie in both halves of a register, and in two registers in both orders."""
+    n, numbers = 512, np.array([2.0, -3.0], np.float32)
+    ones, swapped = device.zeros(n, kind), device.zeros(2 * n, kind)
+    equal_kernel[(1,)](device.array(numbers), ones, swapped, N=n, TO=FP8[kind])
+    np.testing.assert_array_equal(device.numpy(ones), np.full(n, 3.0))
+    low = np.where(np.arange(n) % 4 < 2, *numbers)
+    np.testing.assert_array_equal(device.numpy(swapped), np.concatenate([low, -1.0 - low]))
+
+
 @pytest.mark.parametrize("kind", FP8)
 def test_store_casts(device, kind):
     x = np.array([0.5, 1.0, -2.0, 448.0], np.float32)

@@ -21,7 +21,7 @@ from tessera.backends.nvidia.ptxas_faults import avoid_faults
 from tessera.backends.nvidia.target import facts_for, oldest_ptx
 from tessera.config import knobs
 from tessera.dtypes import FP8, pointer_type
-from tessera.errors import InvalidOption, LaunchError, PTXASError
+from tessera.errors import InvalidOption, LaunchError, PTXASError, ToolNotFound
 from tessera.ir import Module, Pass, PassManager
 from tessera.ir.applications import apply
 from tessera.ops.trace import TRACE_MODE
@@ -136,7 +136,7 @@ class NvidiaBackend(Backend):
         def ptx(text: str, metadata: dict[str, Any]) -> str:
             isa = ptx_version(options, cc)
             built = binding.optimise(text, binding.nvptx(architecture(cc), isa), MIDDLE_END)
-            found = avoid_faults(built.to_assembly())
+            found = avoid_faults(built.to_assembly(), _release(architecture(cc)))
             if knobs.nvidia.dump_nvptx:
                 print(found, file=sys.stderr)
             timings = [(k, v * 1e-3) for k, v in built.timings.items()]
@@ -205,6 +205,14 @@ class NvidiaBackend(Backend):
     def derived(self, extension: str, asm: Mapping[str, Any]) -> str | None:
         """Return the disassembled machine code for `kernel.asm["sass"]`."""
         return ptxas.disassemble(asm["cubin"]) if extension == "sass" else None
+
+
+def _release(arch: str) -> str:
+    """Return the release of the assembler, or "" where there is none."""
+    try:
+        return assembler.release(arch)
+    except ToolNotFound:
+        return ""
 
 
 def enabled_facts(facts: GpuFacts) -> GpuFacts:
