@@ -3,8 +3,6 @@
 # pyright: basic
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -14,44 +12,39 @@ from tessera.config import knobs
 from tests.simt_kit import Compiled
 
 ROWS, WIDTH, BK = 32, 64, 32
-ARGS = {"a": "", "b": "", "c": "*fp32", "k": "i32", "BK": "constexpr"}
+ARGS = {"a": "", "b": "", "c": "*fp32", "k": "i32", "BK": "constexpr", "WAY": "constexpr"}
 KINDS = {"fp16": np.float16, "fp32": np.float32, "i8": np.int8}
 TYPES = {"fp16": "*fp16", "fp32": "*fp32", "i8": "*i8"}
 
 
 @tessera.jit
-def rows(a, b, c, k, BK: tl.constexpr):
-    """c = a bᵀ of rows that are 64 elements apart, and have k of them."""
+def rows(a, b, c, k, BK: tl.constexpr, WAY: tl.constexpr):
+    """c = a bᵀ of rows that are 64 elements apart, and have k of them.
+
+    Where they are "stored" each iteration stores what it found, and for all that a compiler knows the next one loads
+    it."""
     at, along = tl.arange(0, 32), tl.arange(0, BK)
     acc = tl.zeros((32, 32), c.dtype.element_ty)
     for i in range(0, k, BK):
         inside = (i + along < k)[None, :]
-        x = tl.load(a + at[:, None] * 64 + i + along[None, :], inside, 0)
-        y = tl.load(b + at[:, None] * 64 + i + along[None, :], inside, 0)
+        x = tl.load(
+            a + at[:, None] * 64 + i + along[None, :], inside, 0, volatile=WAY == "volatile"
+        )
+        y = tl.load(
+            b + at[:, None] * 64 + i + along[None, :], inside, 0, volatile=WAY == "volatile"
+        )
         acc = tl.dot(x, y.T, acc)
+        if WAY == "stored":
+            tl.store(a + at * 64 + i, tl.load(a + at * 64 + i))
+            tl.store(b + at * 64 + i, tl.load(b + at * 64 + i))
     tl.store(c + at[:, None] * 32 + at[None, :], acc)
 
 
-@tessera.jit
-def stored(a, b, c, k, BK: tl.constexpr):
-    """As `rows`; each iteration stores what it found, and for all that a compiler knows the next one loads it."""
-    at, along = tl.arange(0, 32), tl.arange(0, BK)
-    acc = tl.zeros((32, 32), c.dtype.element_ty)
-    for i in range(0, k, BK):
-        inside = (i + along < k)[None, :]
-        x = tl.load(a + at[:, None] * 64 + i + along[None, :], inside)
-        y = tl.load(b + at[:, None] * 64 + i + along[None, :], inside)
-        acc = tl.dot(x, y.T, acc)
-        tl.store(a + at * 64 + i, tl.load(a + at * 64 + i))
-        tl.store(b + at * 64 + i, tl.load(b + at * 64 + i))
-    tl.store(c + at[:, None] * 32 + at[None, :], acc)
-
-
-def compiled(dtype: str, cc: int, kernel: Any = rows) -> Compiled:
+def compiled(dtype: str, cc: int, way: str = "copied") -> Compiled:
     out = "*i32" if dtype == "i8" else "*fp32"
     signature = {**ARGS, "a": TYPES[dtype], "b": TYPES[dtype], "c": out}
     options = {"num_warps": 4, "num_stages": 3, "pointer_maps": False, "no_alias": False}
-    return Compiled(kernel, signature, {"BK": BK}, cc, **options)
+    return Compiled(rows, signature, {"BK": BK, "WAY": way}, cc, **options)
 
 
 def check(kernel: Compiled, dtype: str) -> None:
@@ -81,10 +74,18 @@ def test_rows_end_within_a_vector(dtype: str, cc: int) -> None:
 @pytest.mark.parametrize("dtype", KINDS)
 def test_loads_that_are_not_copied_ahead(dtype: str) -> None:
     """A vector is loaded whole where it lies in the row, and element by element where the row ends within it."""
-    kernel = compiled(dtype, 90, stored)
+    kernel = compiled(dtype, 90, "stored")
     assert kernel.count(r"cp\.async") == 0
     assert kernel.count(r"ld\.global\.v2\.b32" if dtype == "i8" else r"ld\.global\.v4\.") > 0
     check(kernel, dtype)
+
+
+def test_volatile_loads_stay_as_they_are() -> None:
+    kernel = compiled("fp16", 90, "volatile")
+    assert kernel.count(r"cp\.async") == 0
+    assert kernel.count(r"ld\.volatile\.global") > 0
+    assert kernel.count(r"ld\.global") == 0
+    check(kernel, "fp16")
 
 
 def test_without_the_optimisation_elements_are_loaded_one_by_one() -> None:

@@ -19,6 +19,7 @@ from typing import Annotated, cast
 from tessera.backends.cpu.context import Context
 from tessera.backends.cpu.cores import X86
 from tessera.backends.cpu.exclusive import (
+    LOOKS,
     MAY_WAIT,
     pause,
     sched_yield,
@@ -27,7 +28,6 @@ from tessera.backends.cpu.exclusive import (
 )
 from tessera.backends.cpu.interrupt import begin_looking, stopped
 from tessera.backends.cpu.pool import MOST_THREADS, OUT_OF_MEMORY, TOO_MANY_PROGRAMS
-from tessera.backends.cpu.waiting import LOOKS
 from tessera.backends.llvm.subset import (
     Pointer,
     Struct,

@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tessera.backends.cpu.context import LOOKS_OFFSET, WAIT_OFFSET
+from tessera.backends.cpu.exclusive import LOOKS
 from tessera.ir import Module
 from tessera.ops import WhileOp
 from tessera.ops.waiting import sees_others
 
 if TYPE_CHECKING:
     from tessera.backends.cpu.lowering import Lowering
-
-LOOKS = 1000
 
 
 def may_wait(module: Module) -> bool:

@@ -124,7 +124,7 @@ def _copy(fl: FunctionLowering, op: ops.AsyncCopyOp) -> None:
     addresses = Addresses(fl, place, size, offsets.lane, offsets.warp)
     at = images(offsets.register)
     zeros = op.other is not None and is_zero(op.other)  # what copies write where they do not read
-    copy = _copy_partly if op.partial else _copy_later
+    copy = _copy_partly if op.partial and op.mask is not None else _copy_later
     if op.private and vec * size in ASYNC_BYTES and not zeros:
         copy = _copy_own
     elif (op.other is not None and not zeros) or vec * size not in ASYNC_BYTES:

@@ -186,8 +186,8 @@ def _copies_partially(op: PointerAccess, facts: GpuFacts, num_stages: int) -> bo
     loop = op.parent.parent if op.parent is not None else None
     if not isinstance(op, LoadOp) or not isinstance(loop, ForOp) or not facts.has_cp_async:
         return False
-    zeros = op.other is None or is_zero(op.other)
-    return zeros and (loop.num_stages or num_stages) > 1 and _feeds_dots(op.result)
+    plain = not op.volatile and (op.other is None or is_zero(op.other))
+    return plain and (loop.num_stages or num_stages) > 1 and _feeds_dots(op.result)
 
 
 def _feeds_dots(v: Value) -> bool:
