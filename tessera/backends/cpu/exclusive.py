@@ -29,7 +29,7 @@ from tessera.ops import WhileOp, memory
 if TYPE_CHECKING:
     from tessera.backends.cpu.lowering import Lowering
 
-MAY_WAIT = 1 << 62
+MAY_WAIT = 1 << 62  # above any number of bytes of scratch memory, which shares a word with it
 LOOKS = 1000  # before a thread that waits offers its core to others
 users = variable(i32)
 
