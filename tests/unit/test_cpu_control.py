@@ -340,3 +340,23 @@ def test_many_steps_in_a_row():
     start = time.perf_counter()
     agree(long_kernel, (1,), x, np.zeros((16, 4), np.int32), STEPS=900, N=16)
     assert time.perf_counter() - start < 60
+
+
+@tessera.jit
+def branches_kernel(x, out, n, N: tl.constexpr):
+    at = tl.arange(0, N)
+    v = tl.load(x + at)
+    if n > 3:
+        v = tl.flip(v * 2) + v
+    elif n > 2:
+        v = tl.cumsum(tl.flip(v))
+    if n < 2:
+        v = tl.flip(v - 1) - tl.flip(v + 3)
+    tl.store(out + at, v)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_branches_share_memory_beyond_the_stack(n: int, monkeypatch: pytest.MonkeyPatch):
+    """A buffer that one branch has made is there in the next one."""
+    monkeypatch.setattr("tessera.backends.cpu.lowering.STACK_LIMIT", 0)
+    agree(branches_kernel, (1,), np.arange(1024, dtype=np.float32), floats(1024), n, N=1024)

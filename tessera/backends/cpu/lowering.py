@@ -232,7 +232,7 @@ class Lowering(Coordinates):
             ptr = reuse.pop()
         elif self.stack_bytes + size > STACK_LIMIT:
             base = self.scratch_base()
-            ptr = self.em.op(f"getelementptr i8, ptr {base}, i64 {self.state.scratch}")
+            ptr = self.em.entry_op(f"getelementptr i8, ptr {base}, i64 {self.state.scratch}")
             self.state.scratch += size
         else:
             ptr = self.em.alloca(ty, max(count, 1))
@@ -240,8 +240,9 @@ class Lowering(Coordinates):
         return Buffer(ptr, elem, shape, self.new_version(), size)
 
     def scratch_base(self) -> str:
-        where = self.em.op(f"getelementptr i8, ptr {self.context}, i64 16")
-        return self.em.op(f"load ptr, ptr {where}, align 8, !invariant.load !0")
+        # At the entry: a buffer that one branch makes is reused in others.
+        where = self.em.entry_op(f"getelementptr i8, ptr {self.context}, i64 16")
+        return self.em.entry_op(f"load ptr, ptr {where}, align 8, !invariant.load !0")
 
     def keep(self, v: Value, buffer: Buffer) -> None:
         """Record that `buffer` holds `v` from here on."""
