@@ -160,6 +160,8 @@ def why_redundant(broken: Break, module: Module, coverage: Coverage) -> str:
     if isinstance(op, BarrierOp):
         if op.loc is not None and "debug_barrier" in linecache.getline(op.loc.file, op.loc.line):
             return "the author's own barrier orders arrays in global memory, which is not followed"
+        if op.attrs.get("global_memory"):
+            return "it orders arrays in global memory, which is not followed"
         if isinstance(op.next, AtomicRmwOp | AtomicCasOp) and op.next.sem in RELEASES:
             return "the scalar atomic behind it begins with a barrier of its own"
         if broken.what == "delay" and isinstance(op.parent_op(), ForOp | WhileOp):

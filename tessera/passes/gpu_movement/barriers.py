@@ -1,4 +1,5 @@
-"""Inserts barriers where threads could race in shared memory: a write and another access to the same bytes.
+"""Inserts barriers where threads could race: a write and another access to the same bytes, in shared memory or, if two
+warps may have them, in global memory (global_order.py).
 
 The pass walks through the program with the set of accesses since the last barrier. Before an op that conflicts
 with one of them it inserts a barrier. Loops are walked until the set at their entry no longer grows, and branches
@@ -19,17 +20,22 @@ copies through the generic one. Where the former may follow, barriers get the at
 its writes before it arrives. Ops that exchange data through scratch synchronise threads, too, but do not fence.
 
 A conversion `within_warps` synchronises no more than the threads of each warp. Its warps keep to bytes of their own, so
-that it needs no barrier against itself in the iteration before, or against an equal one with the same scratch."""
+that it needs no barrier against itself in the iteration before, or against an equal one with the same scratch.
+
+Where what stands in a loop must come after accesses to global memory in front of it, the barrier stands in front of the
+loop, too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tessera import ops
 from tessera.analysis.allocation import is_in_loop
+from tessera.analysis.polynomials import Polynomials
 from tessera.analysis.scratch import staging
 from tessera.ir import Block, Module, Op, SharedType, Value, pass_
+from tessera.passes.gpu_movement.global_order import GlobalTouch, global_touches, meets_before
 from tessera.passes.neutral.fold import constant_of
 
 THROUGH_DESCRIPTORS = (ops.WgmmaOp, ops.TensorCopyOp, ops.DescriptorLoadOp, ops.DescriptorStoreOp)
@@ -51,9 +57,9 @@ class Touch:
     split: tuple[object, ...] | None = None
     met: bool = False
 
-    def conflicts(self, other: Touch) -> bool:
+    def conflicts(self, other: object) -> bool:
         """Whether a barrier must be placed between this access and the earlier access `other`."""
-        if other.met and not self.across:
+        if not isinstance(other, Touch) or (other.met and not self.across):
             return False
         if not (self.write or other.write) or self.low >= other.high or other.low >= self.high:
             return False
@@ -67,16 +73,16 @@ class Touch:
         return not same_bytes or (self.ring[1] - other.ring[1]) % self.ring[2] == 0
 
 
-State = frozenset[Touch]
+State = frozenset[Touch | GlobalTouch]
 
 
 @pass_("barriers")
 def barriers(module: Module) -> None:
-    """Insert barriers where threads could race in shared memory.
+    """Insert barriers where threads could race in shared or global memory.
 
     Takes: GPU IR with shared memory allocated.
     Gives: `barrier` in front of each access that conflicts with an earlier one since threads last met, with `proxy`
-        where an instruction that reads through descriptors may follow.
+        where an instruction that reads through descriptors may follow, `global_memory` where it orders only that.
     Needs: any GPU.
     Raises: nothing.
     Example: `write_then_read` of tests/filecheck/barriers.gir
@@ -115,10 +121,13 @@ def _sees(op: Op) -> bool:
 
 class _Barriers:
     def __init__(self, module: Module):
-        self.module = module
+        self.module, self.polynomials = module, Polynomials()
 
     def block(self, block: Block, state: State) -> State:
         for op in block:
+            if isinstance(op, ops.Loop | ops.WarpSpecializeOp):
+                inside = [t for x in op.walk() if x is not op for t in self._global(x)]
+                state = self._ordered(op, inside, state)
             if isinstance(op, ops.ForOp):
                 state = self._for(op, state)
             elif isinstance(op, ops.WhileOp):
@@ -128,7 +137,7 @@ class _Barriers:
             elif isinstance(
                 op, ops.WarpSpecializeOp
             ):  # the producer synchronises with the others by mbarriers
-                state = self.block(op.consumers, frozenset())
+                state = self.block(op.consumers, frozenset(globally(state)))
             else:
                 state = self._op(op, state)
         return state
@@ -139,17 +148,14 @@ class _Barriers:
             out = self.block(op.body, entry)
             grown = entry | {_next_iteration(t, op) for t in out}
             if grown == entry:
-                return state | {
-                    replace(t, ring=None) if t.ring is not None and t.ring[0] is op else t
-                    for t in out
-                }
+                return state | {_after(t, op) for t in out}
             entry = grown
 
     def _while(self, op: ops.WhileOp, state: State) -> State:
         entry = state
         while True:
             checked = self.block(op.before, entry)
-            grown = entry | self.block(op.after, checked)
+            grown = entry | {_next_iteration(t, op) for t in self.block(op.after, checked)}
             if grown == entry:
                 return checked
             entry = grown
@@ -163,21 +169,36 @@ class _Barriers:
         touches = [replace(t, across=True) if across else t for t in self._touches(op)]
         if isinstance(op, ops.DescriptorStoreOp) and self._meets(op) and not touches:
             return frozenset()
-        if not touches:
+        if meets_before(op):
+            state -= globally(state)
+        accesses = self._global(op)
+        if not touches and not accesses:
             return state
-        if any(t.conflicts(old) for t in touches for old in state):
-            assert op.parent is not None
-            barrier = ops.BarrierOp(loc=op.loc)
-            op.parent.insert_before(op, barrier)
-            state = frozenset()
+        state = self._ordered(op, [*touches, *accesses], state)
         if isinstance(op, ops.DescriptorStoreOp):  # its bytes stay its own to the end
             return frozenset() if self._meets(op) else state
         if "scratch" in op.attrs and "within_warps" not in op.attrs:
             # The op synchronises all threads between writing and reading.
             # An access through the other proxy may then still overlap a read.
-            unseen = [replace(t, met=True) for t in state if not t.across]
+            unseen = [replace(t, met=True) for t in state if isinstance(t, Touch) and not t.across]
             return frozenset([*[replace(t, write=False, across=False) for t in touches], *unseen])
-        return state | frozenset(touches)
+        return state | {*touches, *accesses}
+
+    def _ordered(self, op: Op, touches: Sequence[Touch | GlobalTouch], state: State) -> State:
+        """Insert a barrier in front of an op if its accesses need one; return which have not met a barrier since."""
+        found = [t for t in touches if any(t.conflicts(old) for old in state)]
+        if not found:
+            return state
+        assert op.parent is not None
+        barrier = ops.BarrierOp(loc=op.loc)
+        op.parent.insert_before(op, barrier)
+        if all(isinstance(t, GlobalTouch) for t in found):
+            barrier.attrs["global_memory"] = True
+        return frozenset()
+
+    def _global(self, op: Op) -> list[GlobalTouch]:
+        """Return an op's accesses to global memory; those of a single warp have an order."""
+        return global_touches(op, self.polynomials) if self.module.attrs["num_warps"] > 1 else []
 
     def _meets(self, op: ops.DescriptorStoreOp) -> bool:
         """Whether a store synchronises all threads, not only those of each group."""
@@ -240,7 +261,19 @@ def _touch(view: Value, write: bool) -> Touch:
     )
 
 
-def _next_iteration(t: Touch, loop: ops.ForOp) -> Touch:
+def globally(state: State) -> set[GlobalTouch]:
+    return {t for t in state if isinstance(t, GlobalTouch)}
+
+
+def _after(t: Touch | GlobalTouch, loop: ops.ForOp) -> Touch | GlobalTouch:
+    if isinstance(t, GlobalTouch) or t.ring is None or t.ring[0] is not loop:
+        return t
+    return replace(t, ring=None)
+
+
+def _next_iteration(t: Touch | GlobalTouch, loop: ops.Loop) -> Touch | GlobalTouch:
+    if isinstance(t, GlobalTouch):
+        return t.next_iteration(loop)
     if t.ring is None or t.ring[0] is not loop:
         return t
     return replace(t, ring=(loop, (t.ring[1] - 1) % t.ring[2], t.ring[2]))

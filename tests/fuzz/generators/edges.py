@@ -148,7 +148,7 @@ class Edges:
 
     def overlap(self) -> None:
         """One array under two names: a program loads its tile whole before it stores. On GPUs, where the warps of a
-        program run on their own, barriers make that so."""
+        program run on their own, barriers make that so; under one name, the compiler's."""
         f, way, n = self.f, self.f["way"], self.size
         shift = (0, 1, 5, 16)[f["way"] % 4]
         chunks = max(f["loop"], 1)
@@ -159,12 +159,16 @@ class Edges:
             fill="bits" if self.kind in INTS else "ints",
             output=True,
         )
-        self.w.array("y_ptr", self.kind, n * chunks, same_as="x_ptr", offset=shift, output=True)
-        source, target = ("x_ptr", "y_ptr") if way < 3 else ("y_ptr", "x_ptr")
+        other = "y_ptr"
+        if f["barrier"] or way % 2:
+            self.w.array(other, self.kind, n * chunks, same_as="x_ptr", offset=shift, output=True)
+            self.hosts_only = not f["barrier"]
+        else:
+            other = f"x_ptr + {shift}"
+        source, target = ("x_ptr", other) if way < 3 else (other, "x_ptr")
         value = ("x", "-x", "x + x", "x + 1")[f["format"] % 4]
         self.line(f"for i in range({chunks}):")
         self.line(f"    x = tl.load({source} + i * {n} + at)")
-        self.hosts_only = not f["barrier"]
         if way == 5:
             self.line(f"    z = tl.load({target} + i * {n} + at)")
             self.barrier()

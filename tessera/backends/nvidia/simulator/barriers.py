@@ -12,11 +12,12 @@ from tessera.errors import SimulatedHazard
 class Knowledge:
     """Tells which accesses of other warps each warp knows to have happened: it has synchronised with them since.
 
-    Times count what is handed over; `now` is the one at which accesses are recorded."""
+    Times count what is handed over; `now` is the one at which accesses are recorded. They go on from one program to the
+    next, which knows all that was before `start`."""
 
-    def __init__(self, warps: int) -> None:
-        self.now = 1
-        self.of = np.zeros((warps, warps), np.int64)  # by warp: the time up to which it knows each
+    def __init__(self, warps: int, start: int = 1) -> None:
+        self.now = start
+        self.of = np.full((warps, warps), start - 1)  # by warp: the time up to which it knows each
 
     def nothing(self) -> np.ndarray:
         return np.zeros(len(self.of), np.int64)

@@ -22,6 +22,7 @@ from tessera.backends.nvidia.simulator.boxes import TensorMap
 from tessera.backends.nvidia.simulator.copies import Copies, Mmas, StoredBox, TmaUnit, UnderWay
 from tessera.backends.nvidia.simulator.memory import SHARED, WINDOW, Global, Shared
 from tessera.backends.nvidia.simulator.program import BRANCH, PAUSE, PURE, Program, Step
+from tessera.backends.nvidia.simulator.races import READ, STORED, UPDATED, Races
 from tessera.backends.nvidia.simulator.text import Value
 from tessera.errors import DeviceAssertionError, OutOfBounds, SimulatedHazard, TesseraError
 from tessera.interp.directed import directed
@@ -59,6 +60,7 @@ class Machine:
         self.counts: dict[str, int] = {}
         self.written = {"global": 0, "shared": 0}  # bytes
         self.banks: Banks | None = None
+        self.knowledge, self.races = Knowledge(self.warps), Races(memory, self)
         self.shared.where = lambda: self.place_of(self.line)
         self.line = self.number = -1  # of the source line, of the step
 
@@ -69,7 +71,7 @@ class Machine:
         self.shared.forget()
         self.way = UnderWay(self.latency, self.rng)
         self.copies, self.tma, self.mmas = Copies(self), TmaUnit(self), Mmas(self)
-        self.knowledge = Knowledge(self.warps)
+        self.knowledge = Knowledge(self.warps, self.knowledge.now + 1)
         self.shared.now = lambda: self.knowledge.now
         self.barriers, self.mbarriers = Barriers(self), Mbarriers(self)
         self.blocked: list[str | None] = [None] * self.warps
@@ -245,7 +247,10 @@ class Machine:
             self.shared.remember(self.number, where, mask)
         else:
             self.aligned(space, where, count * size, mask)
-            got = self.memory.read(at, count, size) if len(at) else np.zeros((0, count), np.uint64)
+            got = np.zeros((0, count), np.uint64)
+            if len(at):
+                got = self.memory.read(at, count, size)
+                self.races.access(READ, at, count * size, np.flatnonzero(mask))
         if whole:
             return got
         out = np.zeros((self.threads, count), np.uint64)
@@ -266,6 +271,8 @@ class Machine:
         else:
             self.aligned(space, where, raw.shape[1] * size, mask)
             self.memory.write(where[mask], raw[mask], size)
+            bytes = raw.shape[1] * size
+            self.races.access(STORED, where[mask], bytes, np.flatnonzero(mask))
 
     def atomic(
         self, space: str, where: Lanes, operands: Sequence[Lanes], size: int, mask: Lanes, combine: Combine
@@ -282,6 +289,7 @@ class Machine:
                 raw = self.shared.read(one, 1, size, self.bits[t : t + 1])
             else:
                 raw = self.memory.read(one, 1, size)
+                self.races.access(UPDATED, one, size, np.array([t]))
             old[t] = raw[0, 0]
             new = np.array([[combine(int(raw[0, 0]), *[int(x[t]) for x in operands])]], np.uint64)
             if space == "shared":
