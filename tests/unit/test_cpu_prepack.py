@@ -101,6 +101,57 @@ def test_two_sums_of_one_loop():
 
 
 @tessera.jit
+def either(a, b, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Each program stores one of two sums, whose tiles take as many bytes."""
+    row, column, ks = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    if tl.program_id(0) == 0:
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, K, BK):
+            left = tl.load(a + row[:, None] * K + (k + ks)[None, :])
+            acc += tl.dot(left, tl.load(b + (k + ks)[:, None] * BN + column[None, :]))
+        tl.store(c + row[:, None] * BN + column[None, :], acc)
+    else:
+        other = tl.zeros((BN, BM), tl.float32)
+        for k in range(0, K, BK):
+            left = tl.load(b + column[:, None] + (k + ks)[None, :] * BN)
+            other += tl.dot(left, tl.load(a + (k + ks)[:, None] + row[None, :] * K))
+        tl.store(c + BM * BN + column[:, None] * BM + row[None, :], other)
+
+
+@pytest.mark.parametrize("k", [64, 64 * 100])
+def test_memory_of_a_sum_is_used_again_in_another_branch(k: int):
+    a, b, c = floats(64, k), floats(k, 32, seed=1), np.zeros((2, 64 * 32), np.float32)
+    native(either, (2,), a, b, c, k, **{**BLOCK, "BN": 32})
+    np.testing.assert_allclose(c[0].reshape(64, 32), a @ b, rtol=1e-3, atol=2e-2)
+    np.testing.assert_allclose(c[1].reshape(32, 64), (a @ b).T, rtol=1e-3, atol=2e-2)
+
+
+@tessera.jit
+def sum_and_scans(a, b, c, d, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    row, column, ks = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    where = row[:, None] * BN + column[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        left = tl.load(a + row[:, None] * K + (k + ks)[None, :])
+        acc = tl.dot(left, tl.load(b + (k + ks)[:, None] * BN + column[None, :]), acc)
+    tl.store(c + where, acc)
+    x = tl.load(d + where)
+    once = tl.cumsum(x, 0)
+    twice = tl.cumsum(once * 0.5, 0)
+    tl.store(d + where, tl.cumsum(once - twice, 0) + once * twice)
+
+
+def test_memory_of_a_sum_is_used_again_behind_its_store():
+    a, b, d = floats(64, 128), floats(128, 64, seed=1), floats(64, 64, seed=2)
+    c, once = np.zeros((64, 64), np.float32), d.cumsum(0)
+    twice = (once * 0.5).cumsum(0)
+    expected = (once - twice).cumsum(0) + once * twice
+    native(sum_and_scans, (1,), a, b, c, d, 128, **BLOCK)
+    close(c, a @ b)
+    np.testing.assert_allclose(d, expected, rtol=1e-3, atol=1e-2)
+
+
+@tessera.jit
 def product(a, b, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     column, ks = tl.arange(0, BN), tl.arange(0, BK)

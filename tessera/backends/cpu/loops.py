@@ -14,7 +14,7 @@ below the bound, where the mask is known to be true, and the rest under the mask
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from tessera.backends.cpu.llvm_text import scalar_type, vector_literal
@@ -70,20 +70,21 @@ class Stream:
 @dataclass(frozen=True, slots=True)
 class Strips:
     """Rows of a matrix that are computed in blocks while a nest loops over them. `blocks`: (rows of a block, first row,
-    number of blocks); `make(row, rows)` computes a block, `finish` all rows at once. `accumulators`: the values
-    computed this way."""
+    number of blocks). `make(row, rows)` computes a block, which is there until it ends, `finish` all rows at once.
+    `accumulators`: the values computed this way."""
 
     blocks: tuple[tuple[int, int, int], ...]
-    make: Callable[[Coord, int], None]
+    make: Callable[[Coord, int], AbstractContextManager[None]]
     finish: Callable[[], None]
     accumulators: tuple[Value, ...]
 
     def beside(self, other: Strips) -> Strips:
         """Return the strips of two matrices whose rows are divided in the same way."""
 
-        def make(row: Coord, rows: int) -> None:
-            self.make(row, rows)
-            other.make(row, rows)
+        @contextmanager
+        def make(row: Coord, rows: int) -> Iterator[None]:
+            with self.make(row, rows), other.make(row, rows):
+                yield
 
         def finish() -> None:
             self.finish()
@@ -178,8 +179,7 @@ def each(
     if strips is not None and plan.outer == (0,) and not unrolled:
         for rows, first, count in strips.blocks:
             for top in places(lo, rows, first, count):
-                strips.make(top, rows)
-                with lo.em.loop(0, rows, 1) as i:
+                with strips.make(top, rows), lo.em.loop(0, rows, 1) as i:
                     coords[0] = top.plus(lo.index(i, 1, rows))
                     _vector_loop(lo, plan, coords, body, splits, unrolled, stream, head, last)
     else:

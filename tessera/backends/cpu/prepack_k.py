@@ -13,7 +13,8 @@ block of rows after the other: the accumulator is never in memory as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -324,12 +325,15 @@ class _PrepackedDot:
         blocks = self.plan.rows
         strip = lo.allocate(c.elem, (max(rows for rows, *_ in blocks), n))
 
-        def make(row: Coord, rows: int) -> None:
+        @contextmanager
+        def make(row: Coord, rows: int) -> Iterator[None]:
             back = em.op(f"sub i64 0, {lo.coord_text(row.times(n))}")
             near = em.op(f"getelementptr {scalar_type(c.elem)}, ptr {strip.ptr}, i64 {back}")
             c.ptr = em.op(f"select i1 {zero}, ptr {near}, ptr {whole.c}")
             c.version = lo.new_version()
             self.multiply_rows(lo, replace(whole, c=c.ptr), row, rows)
+            yield
+            c.ptr, c.version = whole.c, lo.new_version()  # the memory that later tiles may reuse
 
         def finish() -> None:
             self.multiply(lo, whole)
