@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from types import MappingProxyType
 
+from tessera.backends.cpu.exchange_partners import takes_partners
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering
 from tessera.dtypes import dtype
 from tessera.ir import Op, TileType, Value, elem_of
@@ -34,7 +35,7 @@ def op_cost(op: Op) -> float:
     if isinstance(op, (arith.DivOp, arith.RemOp)):
         return 3.0 if is_float else 0.3
     if isinstance(op, tile.GatherOp):
-        return 6.0
+        return 1.0 if takes_partners(op) else 6.0
     return 1.0
 
 

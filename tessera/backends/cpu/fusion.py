@@ -224,7 +224,9 @@ def _decide(
         materialise(lo, op.x, sink)
     if _is_address(v) or (top and not keep_top):
         return False
-    price = cost(lo, v, enough=KEEP_SHARED)
+    # Each element is read at two places, where arithmetic on integers is no cheaper than a load.
+    paired = any(isinstance(u, tile.GatherOp) for u, _ in v.uses)
+    price = (instructions if paired else cost)(lo, v, enough=KEEP_SHARED)
     if not direct and not top and price >= KEEP_BROADCAST and _feeds_map(v):
         materialise(lo, v, sink)
     elif sink is not None and _worth(op):

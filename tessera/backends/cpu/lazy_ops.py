@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tessera.backends.cpu import arith as vector
 from tessera.backends.cpu.affine import constant, elementwise, is_index
 from tessera.backends.cpu.exchange_partners import takes_partners
 from tessera.backends.cpu.llvm_text import memory_type, scalar_type
-from tessera.backends.cpu.lowering import Buffer, Lowering, evaluates
+from tessera.backends.cpu.lowering import Lowering, evaluates
 from tessera.backends.cpu.values import Coord, Point, Val, is_unit, point
 from tessera.backends.elements.casts import cast
 from tessera.dtypes import int64, pointer_type
@@ -52,15 +53,11 @@ def _trans(lo: Lowering, op: Any, at: Point, index: int) -> Val:
 
 @evaluates(tile.ReshapeOp)
 def _reshape(lo: Lowering, op: Any, at: Point, index: int) -> Val:
-    coords = reshaped(lo, at, shape_of(op.result.type), shape_of(op.x.type))
-    if coords is not None:
-        return lo.value(op.x, point(coords, at.lanes))
-    buffer = lo.buffers.get(op.x)
-    if buffer is not None:  # row-major memory has every shape
-        return lo.from_buffer(
-            Buffer(buffer.ptr, buffer.elem, shape_of(op.result.type), buffer.version), at
-        )
-    return lane_by_lane(lo, op, at)
+    buffer, shape = lo.buffers.get(op.x), shape_of(op.result.type)
+    if buffer is not None and not buffer.pitch:  # row-major memory has every shape
+        return lo.from_buffer(replace(buffer, shape=shape), at)
+    coords = reshaped(lo, at, shape, shape_of(op.x.type))
+    return lane_by_lane(lo, op, at) if coords is None else lo.value(op.x, point(coords, at.lanes))
 
 
 def lane_by_lane(lo: Lowering, op: Op, at: Point) -> Val:
