@@ -32,7 +32,6 @@ from dataclasses import dataclass, replace
 
 from tessera import ops
 from tessera.analysis.allocation import is_in_loop
-from tessera.analysis.polynomials import Polynomials
 from tessera.analysis.scratch import staging
 from tessera.ir import Block, Module, Op, SharedType, Value, pass_
 from tessera.passes.gpu_movement.global_order import GlobalTouch, global_touches, meets_before
@@ -91,7 +90,7 @@ def barriers(module: Module) -> None:
     """
     for func in module.body:
         assert isinstance(func, ops.FuncOp)
-        _Barriers(module).block(func.body, frozenset())
+        _Barriers(module, func).block(func.body, frozenset())
         _show_writes(func.body, False)
 
 
@@ -120,13 +119,15 @@ def _sees(op: Op) -> bool:
 
 
 class _Barriers:
-    def __init__(self, module: Module):
-        self.module, self.polynomials = module, Polynomials()
+    def __init__(self, module: Module, func: ops.FuncOp):
+        self.module = module
+        # Accesses of a single warp have an order.
+        self.accesses = global_touches(func) if module.attrs["num_warps"] > 1 else {}
 
     def block(self, block: Block, state: State) -> State:
         for op in block:
-            if isinstance(op, ops.Loop | ops.WarpSpecializeOp):
-                inside = [t for x in op.walk() if x is not op for t in self._global(x)]
+            if self.accesses and isinstance(op, ops.Loop | ops.WarpSpecializeOp):
+                inside = [t for x in op.walk() for t in self.accesses.get(x, ())]
                 state = self._ordered(op, inside, state)
             if isinstance(op, ops.ForOp):
                 state = self._for(op, state)
@@ -171,7 +172,7 @@ class _Barriers:
             return frozenset()
         if meets_before(op):
             state -= globally(state)
-        accesses = self._global(op)
+        accesses = self.accesses.get(op, [])
         if not touches and not accesses:
             return state
         state = self._ordered(op, [*touches, *accesses], state)
@@ -195,10 +196,6 @@ class _Barriers:
         if all(isinstance(t, GlobalTouch) for t in found):
             barrier.attrs["global_memory"] = True
         return frozenset()
-
-    def _global(self, op: Op) -> list[GlobalTouch]:
-        """Return an op's accesses to global memory; those of a single warp have an order."""
-        return global_touches(op, self.polynomials) if self.module.attrs["num_warps"] > 1 else []
 
     def _meets(self, op: ops.DescriptorStoreOp) -> bool:
         """Whether a store synchronises all threads, not only those of each group."""

@@ -10,14 +10,25 @@ Arrays of different arguments are taken for apart (docs/debugging.md, "Arrays th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tessera.analysis.allocation import is_in_loop
 from tessera.analysis.polynomials import Along, Poly, Polynomials, is_index
 from tessera.analysis.provenance import defined_inside, pointers_of, reached
 from tessera.dtypes import pointer_type
 from tessera.ir import Op, TileType, Type, Value, elem_of, shape_of
 from tessera.layout import is_within_warps
-from tessera.ops import AsyncCopyOp, Atomic, CallOp, ForOp, Loop, PointerAccess, PointerWrite
+from tessera.ops import (
+    AsyncCopyOp,
+    Atomic,
+    CallOp,
+    ForOp,
+    FuncOp,
+    Loop,
+    PointerAccess,
+    PointerWrite,
+)
 
 RELEASES = ("release", "acq_rel")
 
@@ -113,22 +124,49 @@ def numbers(p: Poly) -> list[Value]:
     return [a for a in p.atoms if isinstance(a, Value)]
 
 
-def arrays(ptr: Value) -> frozenset[Value]:
-    """Return the origins of a pointer: arguments, or addresses that were loaded."""
-    return frozenset(v for v in reached([ptr], pointers_of) if not pointers_of(v))
+class _Arrays:
+    """The origins of pointers: arguments, or addresses that were loaded."""
+
+    def __init__(self) -> None:
+        self.known: dict[Value, frozenset[Value]] = {}
+
+    def of(self, ptr: Value) -> frozenset[Value]:
+        chain = [ptr]
+        while (v := chain[-1]) not in self.known and len(below := pointers_of(v)) == 1:
+            chain.append(below[0])
+        if v not in self.known:
+            ends = (x for x in reached([v], pointers_of) if not pointers_of(x))
+            self.known[v] = frozenset(ends)
+        self.known.update(dict.fromkeys(chain, self.known[v]))
+        return self.known[ptr]
 
 
-def global_touches(op: Op, polynomials: Polynomials) -> list[GlobalTouch]:
-    """Return the accesses of an op to global memory by threads. A function may write through its arguments."""
-    found: list[tuple[Value, bool]] = []
+def global_touches(func: FuncOp) -> dict[Op, list[GlobalTouch]]:
+    """Return the accesses of ops to arrays that a function writes, and accesses more than once."""
+    arrays, polynomials = _Arrays(), Polynomials()
+    found = [(op, v, write, arrays.of(v)) for op in func.walk() for v, write in _accesses(op)]
+    times: dict[Value, int] = {}
+    for op, _, _, reach in found:
+        for array in reach:
+            times[array] = times.get(array, 0) + (2 if is_in_loop(op) else 1)
+    written = {a for _, _, write, reach in found if write for a in reach if times[a] > 1}
+    touches: dict[Op, list[GlobalTouch]] = {}
+    for op, ptr, write, reach in found:
+        if not reach.isdisjoint(written):
+            t = GlobalTouch(ptr, reach, polynomials.of(ptr), write, isinstance(op, Atomic))
+            touches.setdefault(op, []).append(t)
+    return touches
+
+
+def _accesses(op: Op) -> Iterator[tuple[Value, bool]]:
+    """Yield pointers through which threads access global memory, and whether they write there. A function may write
+    through its arguments."""
     if isinstance(op, PointerAccess | AsyncCopyOp):
-        found.append((op.ptr, isinstance(op, PointerWrite)))
+        yield op.ptr, isinstance(op, PointerWrite)
     elif isinstance(op, CallOp):
-        found += [(v, True) for v in op.operands if isinstance(elem_of(v.type), pointer_type)]
-    return [
-        GlobalTouch(ptr, arrays(ptr), polynomials.of(ptr), write, isinstance(op, Atomic))
-        for ptr, write in found
-    ]
+        for v in op.operands:
+            if isinstance(elem_of(v.type), pointer_type):
+                yield v, True
 
 
 def meets_before(op: Op) -> bool:
