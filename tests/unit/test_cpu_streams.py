@@ -59,6 +59,21 @@ def turned(x, out, M, N, BM: tl.constexpr, BN: tl.constexpr):
     tl.store(out + i[:, None] + j[None, :] * M, v)
 
 
+@tessera.jit
+def larger(x, values, places, N, size, BLOCK: tl.constexpr):
+    """The largest one of nine elements, and which it is: what both stores need is kept between them."""
+    columns = tl.arange(0, BLOCK)
+    row, inside = tl.program_id(0) * N, columns < size
+    at = row + columns
+    found, place = tl.load(x + 2 * row + 2 * columns, mask=inside), tl.zeros([BLOCK], tl.int64)
+    for k in tl.static_range(1, 9):
+        other = tl.load(x + 2 * row + k + 2 * columns, mask=inside)
+        better = (other > found) | (other != other)
+        found, place = tl.where(better, other, found), tl.where(better, k, place)
+    tl.store(values + at, found, mask=inside)
+    tl.store(places + at, place, mask=inside)
+
+
 def assembly(width: int = 64) -> str:
     kinds = {"x": "*fp32", "out": "*fp32", "M": "i32", "N": "i32", "stride": "i32"}
     constants = {"BM": 32, "BN": width}
@@ -139,3 +154,17 @@ def test_tiles_that_lie_along_their_first_dimension() -> None:
     x, out = floats(rows, columns), placed(columns, rows, 0)
     native(turned, (rows // 64, columns // 32), x, out, rows, columns, BM=64, BN=32)
     np.testing.assert_array_equal(out, x.T)
+
+
+@pytest.mark.parametrize(("columns", "size"), [(27, 27), (513, 509)])
+def test_what_two_stores_share_stays_in_the_caches(columns: int, size: int) -> None:
+    """Rows begin anywhere, and so do vectors of the first one to be stored: tiles in memory of the kernel's own begin
+    where vectors of them are not aligned."""
+    rows = 14000
+    x = floats(2 * rows * columns + 8)
+    values, places = np.zeros(rows * columns, np.float32), np.zeros(rows * columns, np.int64)
+    native(larger, (rows,), x, values, places, columns, size, BLOCK=512)
+    nine = np.stack([x[k : k + 2 * values.size : 2] for k in range(9)])
+    inside = np.arange(rows * columns) % columns < size
+    np.testing.assert_array_equal(values, np.where(inside, nine.max(0), 0))
+    np.testing.assert_array_equal(places, np.where(inside, nine.argmax(0), 0))

@@ -55,7 +55,8 @@ def _store(lo: Lowering, op: memory.StoreOp) -> None:
 
     def body(at: Point) -> None:
         mask = lo.value(op.mask, at) if op.mask is not None else None
-        store_at(lo, lo.value(op.ptr, at), elem, lo.value(op.value, at), mask, at.lanes)
+        address, x = lo.value(op.ptr, at), lo.value(op.value, at)
+        store_at(lo, address, elem, x, mask, at.lanes, past=lo.streaming)
 
     head = _head(lo, op, plan, values)
     stream = _stream(lo, op, plan, bool(head))

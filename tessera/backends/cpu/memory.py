@@ -243,9 +243,11 @@ def _load(lo: Lowering, op: Any, at: Point, index: int) -> Val:
 
 # --- stores -------------------------------------------------------------------------------------------------
 def store_at(
-    lo: Lowering, address: Val, elem: ElementType, x: Val, mask: Val | None, n: int, align: int = 0
-) -> None:
-    """Write the element(s) `x` where `mask` is true; `n`: lanes of the enclosing loop."""
+    lo: Lowering, address: Val, elem: ElementType, x: Val, mask: Val | None, n: int, align: int = 0,
+    past: bool = False,
+) -> None:  # fmt: skip
+    """Write the element(s) `x` where `mask` is true; `n`: lanes of the enclosing loop. `past`: whether whole vectors,
+    which are known to be aligned then, bypass the caches."""
     if mask is not None and mask.const is not None:
         if not mask.const:
             return
@@ -262,8 +264,10 @@ def store_at(
         ptr = lo.lane0(address)
         plain = f"store {ty} {text}, ptr {ptr}, align {align}"
         if not mask_text:
-            past = f"{n * elem.storage_bytes}, !nontemporal !1"
-            lo.em.stmt(f"store {ty} {text}, ptr {ptr}, align {past}" if lo.streaming else plain)
+            stream = (
+                f"store {ty} {text}, ptr {ptr}, align {n * elem.storage_bytes}, !nontemporal !1"
+            )
+            lo.em.stmt(stream if past else plain)
             return
 
         def masked() -> None:
