@@ -235,3 +235,23 @@ def test_scans_of_every_layout_lie_as_eagers(shape: tuple[int, ...], dynamic: bo
     turned = torch.randn(shape[::-1]).permute(*reversed(range(len(shape))))
     for x, at in itertools.product((plain, turned), range(len(shape))):
         compare(lambda x: (x.cumsum(at), *x.cummin(at)), x, dynamic=dynamic)  # noqa: B023
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.float16])
+def test_quotients_that_are_not_rounded_are_floats(dtype: Any):
+    """`rounding_mode=None` is said in words: whole numbers give what `/` gives."""
+    x, y = torch.arange(-8, 8).to(dtype), (torch.arange(16) % 5 + 1).to(dtype)
+
+    def quotients(x: Any, y: Any) -> Any:
+        return torch.div(x, y, rounding_mode=None), torch.div(x, 3, rounding_mode=None), x / y
+
+    assert not externs(compare(quotients, x, y))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_means_of_windows_that_give_nothing(dynamic: bool):
+    plain = torch.randn(2, 3, 4, 5)
+    for x in (plain, plain.contiguous(memory_format=torch.channels_last), plain[0]):
+        for size in ((0, 2), (1, 0), (0, 0)):
+            compare(lambda x, size=size: F.adaptive_avg_pool2d(x, size), x, dynamic=dynamic)
+    compare(lambda x: F.adaptive_avg_pool1d(x, 0), plain[0], dynamic=dynamic)

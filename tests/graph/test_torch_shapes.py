@@ -10,6 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch._dynamo")
 
+import torch.nn.functional as F  # noqa: E402
+
 from tests.graph.shape_tables import (  # noqa: E402
     BASE,
     PROGRAMS,
@@ -181,3 +183,34 @@ def test_what_is_written_to_an_expanded_tensor_is_there():
 
     for x in (R(3, 1).expand(3, 3), R(1, 3).expand(3, 3), R(3, 3).t()):
         compare(written, x, R(2))
+
+
+# Programs of a matrix of 8 x 8 and a whole number, which is a symbol from its second value on.
+NUMBERED: dict[str, Any] = {
+    "rolled": lambda x, n: x.roll(n, 0),
+    "below a diagonal": lambda x, n: x.tril(n) + x.diagonal(n).sum(),
+    "rows from a place on": lambda x, n: x[torch.arange(4) + n],
+    "a condition": lambda x, n: torch.where(torch.arange(8) + n >= 1, x, 0),
+    "quotients": lambda x, n: x + (torch.arange(8) + n) // 4 + (torch.arange(8) * n) % 5,
+    "padded": lambda x, n: F.pad(x, (n, 1), value=2.0),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_whole_numbers_that_change_may_be_negative(name: str):
+    program, x = NUMBERED[name], R(8, 8)
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="tessera")
+    for n in (3, 2, 4, -2, -1, 0, 1, -3):
+        assert difference(compiled(x, n), program(x, n)) is None, n
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_groups_of_a_convolution_that_are_a_size(backward: bool):
+    """Of a depthwise convolution, whose channels may be any number."""
+    x, w = R(2, 6, 9, 8, requires_grad=backward), R(6, 1, 3, 3, requires_grad=backward)
+
+    def depthwise(x: Any, w: Any) -> Any:
+        return F.relu(F.conv2d(F.relu(x), w, groups=x.shape[1], padding=1))
+
+    compare(depthwise, x, w, backward=backward, dynamic=True, scale=5)

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf
+from math import inf, prod
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
@@ -35,7 +35,7 @@ from tessera.graph.passes.layouts import FREE
 from tessera.graph.planning.plan import Plan, number, storage_size
 from tessera.graph.planning.planner import Planner
 from tessera.graph.planning.settle import PAGE, settle
-from tessera.ir import Module, Value
+from tessera.ir import Module, Op, Value
 from tessera.ops import FuncOp
 
 HOPPER = 90  # compute capability times ten
@@ -106,7 +106,8 @@ class Arenas:
 
 
 class Executable:
-    """A compiled graph. Calling it with the arguments in a list, which it empties, gives a list of results."""
+    """A compiled graph. Calling it with the arguments in a list, which it empties, gives a list of results. Where it
+    refuses sizes, by a LaunchError, the list is as it was."""
 
     def __init__(
         self, function: FuncOp, plan: Plan, kernels: Kernels, host: Host, wrapper: str = "native"
@@ -150,7 +151,7 @@ class Executable:
 
     def _make_frame(self, values: Sequence[int]) -> Frame:
         sizes = {Sym(name): n for name, n in zip(self.symbols, values, strict=True)}
-        for v in self.plan.place:
+        for v in () if self.plan.wide else self.plan.place:
             if number(storage_size(v.type), sizes) // v.type.elem.storage_bytes >= WIDE:
                 self.kernels.check_wide(v.type.short)
         placed = self.plan.placed(sizes)
@@ -198,6 +199,22 @@ def _symbols(function: FuncOp) -> dict[str, tuple[int, int | None]]:
     return found
 
 
+def _is_wide(function: FuncOp) -> bool:
+    """Whether a tensor of a known size needs offsets of 64 bits, or a nest of loops counts so far."""
+    made = [r for op in function.body for r in op.results]
+    types = [v.type for v in (*function.body.args, *made) if isinstance(v.type, TensorType)]
+    sizes = [(storage_size(t), t.elem.storage_bytes) for t in types]
+    far = any(isinstance(n, int) and n // width >= WIDE for n, width in sizes)
+    return far or any(_steps(op) >= WIDE for op in function.body)
+
+
+def _steps(op: Op) -> int:
+    """How often what is innermost in a nest runs, as far as sizes are known."""
+    inner = [_steps(x) for region in op.regions for x in region]
+    known = [n for n in getattr(op, "extents", ()) if isinstance(n, int)]
+    return prod(known) * max(inner, default=1)
+
+
 def _names(v: Value) -> frozenset[str]:
     if not isinstance(v.type, TensorType):
         return frozenset()
@@ -222,7 +239,7 @@ def compile_graph(
     target = target or GPUTarget("cpu", "native", 1)
     machine = machine or machine_of(target)
     saved = module.attrs.get(FREE, ()) if isinstance(module, Module) else ()
-    plan = Planner(function, machine, saved=saved).run()
+    plan = Planner(function, machine, _is_wide(function), saved).run()
     kernels = Kernels(target, contract)
     kernels.build(plan)
     on_cpu = target.backend == "cpu"

@@ -133,10 +133,10 @@ class Writer:
     def write(self) -> None:
         args = [self.name(a) for a in self.plan.arguments]
         self.line(f"{', '.join(args)}{',' if len(args) == 1 else ''} = inputs" if args else "pass")
-        self.line("inputs.clear()")
-        self._queue()
         self._symbols()
         at = len(self.lines)
+        self.line("inputs.clear()")
+        self._queue()
         copied = self._align()
         self._place()
         self._steps(copied)

@@ -75,7 +75,7 @@ def is_channels_last(t: TensorType) -> bool:
 
 
 def convolution_of(op: object) -> Convolution | None:
-    """What an extern is, if it is a two-dimensional convolution or its gradients."""
+    """What an extern is, if it is a two-dimensional convolution, of a known number of groups, or its gradients."""
     if not isinstance(op, ExternOp) or op.target not in (FORWARD, BACKWARD):
         return None
     backward = op.target == BACKWARD
@@ -94,6 +94,8 @@ def convolution_of(op: object) -> Convolution | None:
         made = [next(results)] if wanted[0] else []
         weight_grad = next(results) if wanted[1] else None
     transposed, groups = op.arguments[first + 4], op.arguments[first + 6]
+    if not isinstance(groups, int):
+        return None
     return Convolution(
-        op, tuple(tensors), weight, tuple(made), weight_grad, int(groups), bool(transposed)
+        op, tuple(tensors), weight, tuple(made), weight_grad, groups, bool(transposed)
     )

@@ -124,7 +124,7 @@ class Plan:
     tensors that take the memory of one that dies where they are made; `donated`: arguments that the caller does not
     need any more; `arenas`: the tensors in each; `breaks`: launches that are not started together with those before;
     `saved`: results that the backward graph of the same program gets and nobody else; `pages`: those of them that share
-    arenas, by arena."""
+    arenas, by arena; `wide`: whether kernels count in 64 bits."""
 
     arguments: list[Value]
     results: list[Value]
@@ -138,6 +138,7 @@ class Plan:
     breaks: frozenset[int] = frozenset()
     saved: frozenset[Value] = frozenset()
     pages: list[list[Value]] = field(default_factory=list[list[Value]])
+    wide: bool = False
 
     def groups(self, native: bool = True) -> list[range]:
         """The steps that one line of the call runs."""

@@ -98,7 +98,7 @@ class Planner:
         take_moments_twice(function, machine)
         split_attention(function, machine)
         results = list(function.body.terminator.operands)
-        self.plan = Plan(list(function.body.args), results, [], {})
+        self.plan = Plan(list(function.body.args), results, [], {}, wide=wide)
         self.plan.donated = frozenset(donated_arguments(function.body))
         shown = {v for k, v in enumerate(results) if k not in saved}
         self.plan.saved = frozenset(results) - shown

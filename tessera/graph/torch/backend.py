@@ -20,7 +20,7 @@ from torch._guards import TracingContext
 from torch.autograd import forward_ad
 
 from tessera.config import knobs
-from tessera.errors import NoDeviceError
+from tessera.errors import LaunchError, NoDeviceError
 from tessera.graph.calls.executable import Executable
 from tessera.graph.calls.executable import compile_graph as compile_executable
 from tessera.graph.index import Expr, Sym, expr
@@ -153,7 +153,8 @@ def compile_graph(
             if known is not None and purpose == "forward":
                 known.note(graph, imported.outputs, run)
             arguments = Arguments.of(graph)
-            by_eager = run_by_eager(graph) if imported.sizes else None
+            symbolic = imported.sizes or imported.symbols or getattr(run, "symbols", ())
+            by_eager = run_by_eager(graph) if symbolic else None
             call = boxed(CompiledGraph(imported, watched(record), arguments, by_eager))
             if key:
                 keep(call, graph, imported, attempt, text, key)
@@ -294,6 +295,7 @@ class CompiledGraph:
     ) -> None:
         self.imported, self.run, self.by_eager = imported, run, by_eager
         self.tensors, self.given, self.symbols = arguments
+        self.others = sorted({*range(self.given)} - {*self.tensors}) if by_eager else []
         outputs = any(isinstance(o, Expr) for o in imported.outputs)
         self.sized = bool(imported.symbols or imported.numbers or imported.sizes) or outputs
         self.sized |= bool(imported.offsets)
@@ -301,7 +303,7 @@ class CompiledGraph:
     def direct(self) -> Compiled | None:
         """The executable's own function, where torch's arguments and outputs are just its arguments and results."""
         call = getattr(self.run, "call", None)
-        plain = not self.sized and not self.imported.constants
+        plain = not (self.sized or self.imported.constants or self.by_eager)
         every = self.tensors == list(range(self.given))
         outputs = self.imported.outputs
         (function,) = self.imported.module.functions
@@ -312,14 +314,23 @@ class CompiledGraph:
         given: list[Any] = [inputs[k] for k in self.tensors]
         values = self.symbols.of_call(inputs) if self.sized else {}
         sizes = {name: size(values) for name, size in self.imported.sizes.items()}
-        if self.by_eager and min(sizes.values()) < 1:  # rules take symbols for positive
-            return list(self.by_eager(inputs))
         values |= sizes
+        numbers = [n for name in self.imported.symbols if not is_ragged(n := values[name])]
+        if self.by_eager and min([*sizes.values(), *numbers], default=1) < 1:
+            return list(self.by_eager(inputs))  # rules take symbols for positive
+        others = [inputs[k] for k in self.others]
         inputs.clear()
         given += [0 if is_ragged(n := values[name]) else n for name in self.imported.symbols]
         given += self.imported.constants
         given += [number(values) for number in self.imported.numbers]
-        results = self.run(given)
+        try:
+            results = self.run(given)
+        except LaunchError:
+            if self.by_eager is None or not given:  # the call had begun
+                raise
+            places = [*self.tensors, *self.others]
+            kept = dict(zip(places, [*given[: len(self.tensors)], *others], strict=True))
+            return list(self.by_eager([kept[k] for k in range(self.given)]))
         env = {Sym(name): n for name, n in values.items()}
         found = [
             results[o] if isinstance(o, int) else None if o is None else o.evaluate(env)

@@ -144,8 +144,12 @@ def _first_changed(change, found, keywords):
 
 
 def adaptive_avg_pool2d(x: Any, size: Any) -> Any:
-    """As torch's decomposition, whose result is row-major, in the order of the elements of `x`, as eager's is."""
-    found = torchs.adaptive_avg_pool2d(x, size)
+    """As torch's decomposition, whose result is row-major, in the order of the elements of `x`, as eager's is; torch's
+    divides by the sizes of the result, which may be 0."""
+    if 0 in size:
+        found = x.new_empty([*x.shape[:-2], *size])
+    else:
+        found = torchs.adaptive_avg_pool2d(x, size)
     return found.contiguous(memory_format=suggest_memory_format(x))
 
 

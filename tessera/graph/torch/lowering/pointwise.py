@@ -239,8 +239,6 @@ POINTWISE: dict[str, Pointwise] = {
     "div": Pointwise(TO_FLOAT, _divide, exact=ANYWHERE),
     "true_divide": Pointwise(TO_FLOAT, _divide, exact=ANYWHERE),
     "prims.div": Pointwise(DEFAULT, lambda a, b: _scalar(a, b) / b, divides=True),
-    "div.Tensor_mode": Pointwise(DEFAULT, _divide, exact=ANYWHERE, divides=True),
-    "div.Scalar_mode": Pointwise(DEFAULT, _divide, exact=ANYWHERE, divides=True),
     "floor_divide": Pointwise(DEFAULT, lambda a, b: floor_divide(_scalar(a, b), b), exact=ANYWHERE, divides=True),
     "remainder": Pointwise(DEFAULT, lambda a, b: remainder(_scalar(a, b), b), divides=True),
     "fmod": Pointwise(DEFAULT, lambda a, b: _scalar(a, b).binary(arith.RemOp, b), divides=True),
@@ -276,6 +274,8 @@ POINTWISE: dict[str, Pointwise] = {
     "logical_or": _logical("__or__"),
     "logical_xor": _logical("__xor__"),
 }  # fmt: skip
+
+ROUNDED_QUOTIENT = Pointwise(DEFAULT, _divide, exact=ANYWHERE, divides=True)
 
 
 def accumulator_of(elem: dtype) -> dtype:
@@ -372,6 +372,13 @@ def e4m3_ends_in_nan() -> bool:
 
 for _name, _row in POINTWISE.items():
     rule(_name)(partial(apply, _row))
+
+
+@rule("div.Tensor_mode", "div.Scalar_mode")
+def divided(low: Lowering, a: Any, b: Any, rounding_mode: str | None = None) -> Tensor:
+    """A quotient, which of whole numbers is a float unless it is rounded."""
+    row = POINTWISE["div"] if rounding_mode is None else ROUNDED_QUOTIENT
+    return apply(row, low, a, b, rounding_mode=rounding_mode)
 
 
 @rule("_to_copy", "clone", "lift_fresh_copy", "convert_element_type", "alias_copy")
