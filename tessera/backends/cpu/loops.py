@@ -82,7 +82,7 @@ class Strips:
         """Return the strips of two matrices whose rows are divided in the same way."""
 
         @contextmanager
-        def make(row: Coord, rows: int) -> Iterator[None]:
+        def make(row: Coord, rows: int) -> Generator[None]:
             with self.make(row, rows), other.make(row, rows):
                 yield
 

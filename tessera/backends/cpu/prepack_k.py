@@ -13,7 +13,7 @@ block of rows after the other: the accumulator is never in memory as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -326,7 +326,7 @@ class _PrepackedDot:
         strip = lo.allocate(c.elem, (max(rows for rows, *_ in blocks), n))
 
         @contextmanager
-        def make(row: Coord, rows: int) -> Iterator[None]:
+        def make(row: Coord, rows: int) -> Generator[None]:
             back = em.op(f"sub i64 0, {lo.coord_text(row.times(n))}")
             near = em.op(f"getelementptr {scalar_type(c.elem)}, ptr {strip.ptr}, i64 {back}")
             c.ptr = em.op(f"select i1 {zero}, ptr {near}, ptr {whole.c}")
