@@ -73,10 +73,14 @@ def defined_inside(v: Value, op: Op) -> bool:
 def argument_of(ptr: Value) -> Value | None:
     """Return the function argument that a pointer, a tile of pointers or a descriptor points into on every path; None
     if there may be several, or if it is not known."""
-    found = [v for v in reached([ptr], pointers_of) if not pointers_of(v)]
-    (v, *others) = found or (ptr,)
+    (v, *others) = origins_of(ptr) or (ptr,)
     known = not others and isinstance(v.owner, Block) and isinstance(v.owner.parent, control.FuncOp)
     return v if known else None
+
+
+def origins_of(ptr: Value) -> frozenset[Value]:
+    """Return what a pointer may be made from: arguments, or addresses that were loaded."""
+    return frozenset(v for v in reached([ptr], pointers_of) if not pointers_of(v))
 
 
 def pointers_of(v: Value) -> Sequence[Value]:

@@ -24,8 +24,8 @@ from tessera.ir import (
 from tessera.ops.tile import result_tile
 
 __all__ = [
-    "ATOMIC_OPS", "CACHE_LOAD", "CACHE_STORE", "EVICTION", "PADDING", "SCOPES", "SEMANTICS", "AssertOp",
-    "AssumeOp", "Atomic", "AtomicCasOp", "AtomicRmwOp", "BarrierOp", "BreakpointOp", "CheckOp",
+    "ATOMIC_OPS", "CACHE_LOAD", "CACHE_STORE", "EVICTION", "PADDING", "RELEASES", "SCOPES", "SEMANTICS",
+    "AssertOp", "AssumeOp", "Atomic", "AtomicCasOp", "AtomicRmwOp", "BarrierOp", "BreakpointOp", "CheckOp",
     "DescriptorAccess", "DescriptorGatherOp", "DescriptorLoadOp", "DescriptorScatterOp", "DescriptorStoreOp",
     "DescriptorWrite", "Diagnostic", "LoadOp", "MakeDescriptorOp", "PointerAccess", "PointerWrite", "PrintOp",
     "StoreOp", "TileLoad", "pointee",
@@ -36,6 +36,7 @@ CACHE_LOAD = ("", ".ca", ".cg", ".cs", ".cv")
 CACHE_STORE = ("", ".wb", ".cg", ".cs", ".wt")
 EVICTION = ("", "evict_first", "evict_last")
 SEMANTICS = ("acquire", "release", "acq_rel", "relaxed")
+RELEASES = ("release", "acq_rel")
 PADDING = ("zero", "nan")
 UNKNOWN_EXTENT = (-(1 << 63), (1 << 63) - 1)  # first and end address of an unknown storage
 SHADOW_UNIT = "shadow_unit"  # attribute of checked modules: bytes of an entry of the shadows that their launches keep

@@ -181,6 +181,22 @@ def in_one_place_meaning(row: np.ndarray, n: int) -> np.ndarray:
 
 
 @tessera.jit
+def overlapping_rows(p, out, n):
+    """Each row of the tile begins one element behind the row before; the first column is stored."""
+    i, j = tl.arange(0, 16)[:, None], tl.arange(0, 16)[None, :]
+    p += tl.program_id(0) * 320
+    tl.store(p + i + j, i * 3 + n + j, mask=j == 0)
+    x = tl.load(p + i + j)
+    tl.store(out + tl.program_id(0) * 256 + i * 16 + j, x)
+
+
+def overlapping_rows_meaning(row: np.ndarray, n: int) -> np.ndarray:
+    i = np.arange(16)
+    row[:16] = i * 3 + n
+    return row[i[:, None] + i].ravel()
+
+
+@tessera.jit
 def by_table(p, out, n):
     """Addresses are loaded; the last rows of the table are equal to others."""
     i = tl.arange(0, 256)
@@ -234,6 +250,7 @@ CASES: dict[str, tuple[Any, Meaning]] = {
     "counted": (counted, counted_meaning),
     "scattered": (scattered, scattered_meaning),
     "in_one_place": (in_one_place, in_one_place_meaning),
+    "overlapping_rows": (overlapping_rows, overlapping_rows_meaning),
     "by_table": (by_table, by_table_meaning),
     "in_a_function": (in_a_function, in_a_function_meaning),
 }

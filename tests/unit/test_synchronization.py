@@ -14,10 +14,10 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.analysis.synchronization import Coverage, check_synchronization
-from tessera.analysis.synchronization.threads import RELEASES
 from tessera.errors import SynchronizationError
 from tessera.ir import Module, Op, parse_module
 from tessera.ops import (
+    RELEASES,
     AtomicCasOp,
     AtomicRmwOp,
     BarrierOp,

@@ -10,6 +10,7 @@ from tessera.errors import SynchronizationError
 from tessera.ir import Op, TileType
 from tessera.layout.convert import is_within_warps
 from tessera.ops import (
+    RELEASES,
     AsyncCommitOp,
     AsyncCopyOp,
     AsyncWaitOp,
@@ -24,7 +25,6 @@ from tessera.ops import (
 if TYPE_CHECKING:
     from tessera.analysis.synchronization.machine import Machine, Role
 
-RELEASES = ("release", "acq_rel")
 BEFORE_KIND = {
     "open": ("close",), "begin": ("open", "end"), "end": ("begin",), "close": ("open", "end")
 }  # fmt: skip

@@ -22,9 +22,8 @@ from tessera.dtypes import float32, float64, int32, int64, uint32, uint64
 from tessera.errors import CompilationError
 from tessera.ir import ElementType, elem_of
 from tessera.layout.linear import LinearLayout
-from tessera.ops import AtomicCasOp, AtomicRmwOp
+from tessera.ops import RELEASES, AtomicCasOp, AtomicRmwOp
 
-RELEASES = ("release", "acq_rel")
 ACQUIRES = ("acquire", "acq_rel")
 
 

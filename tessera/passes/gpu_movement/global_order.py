@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 
 from tessera.analysis.allocation import is_in_loop
 from tessera.analysis.polynomials import Along, Poly, Polynomials, is_index
-from tessera.analysis.provenance import defined_inside, pointers_of, reached
+from tessera.analysis.provenance import defined_inside, origins_of
 from tessera.dtypes import pointer_type
 from tessera.ir import Op, TileType, Type, Value, elem_of, shape_of
 from tessera.layout import is_within_warps
 from tessera.ops import (
+    RELEASES,
     AsyncCopyOp,
     Atomic,
     CallOp,
@@ -29,8 +30,6 @@ from tessera.ops import (
     PointerAccess,
     PointerWrite,
 )
-
-RELEASES = ("release", "acq_rel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +84,25 @@ class GlobalTouch:
 
 
 def has_one_element_each(place: Poly, t: Type) -> bool:
-    """Whether the pointers of a tile are taken to be all different: along no dimension they are known to repeat. Of a
-    store to equal ones with a mask, another warp might read what it has not stored."""
-    along = [a for a in place.atoms if isinstance(a, Along)]
-    dims = {a.dim for a in along if a.limited is None}
-    if not isinstance(t, TileType) or len(along) > len(dims):
+    """Whether the pointers of a tile are taken to be all different: along no dimension they are known to repeat, and
+    rows of known strides do not overlap. Of a store to equal ones with a mask, another warp might read what it has not
+    stored."""
+    if not isinstance(t, TileType):
         return False
-    return all(n == 1 or d in dims for d, n in enumerate(t.shape))
+    known: list[tuple[int, int]] = []  # strides, extents
+    for dim, n in enumerate(t.shape):
+        index = Poly.atom(Along(dim))
+        stride = place.only(index.atoms.__contains__).over(index)
+        if n > 1 and (stride is None or not stride.terms):
+            return False
+        if n > 1 and stride is not None and stride.value is not None:
+            known.append((abs(stride.value), n))
+    reach = 0
+    for stride, n in sorted(known):
+        if stride <= reach:
+            return False
+        reach += stride * (n - 1)
+    return not any(isinstance(a, Along) and a.limited is not None for a in place.atoms)
 
 
 def extent(t: GlobalTouch) -> tuple[Poly, int] | None:
@@ -124,27 +135,10 @@ def numbers(p: Poly) -> list[Value]:
     return [a for a in p.atoms if isinstance(a, Value)]
 
 
-class _Arrays:
-    """The origins of pointers: arguments, or addresses that were loaded."""
-
-    def __init__(self) -> None:
-        self.known: dict[Value, frozenset[Value]] = {}
-
-    def of(self, ptr: Value) -> frozenset[Value]:
-        chain = [ptr]
-        while (v := chain[-1]) not in self.known and len(below := pointers_of(v)) == 1:
-            chain.append(below[0])
-        if v not in self.known:
-            ends = (x for x in reached([v], pointers_of) if not pointers_of(x))
-            self.known[v] = frozenset(ends)
-        self.known.update(dict.fromkeys(chain, self.known[v]))
-        return self.known[ptr]
-
-
 def global_touches(func: FuncOp) -> dict[Op, list[GlobalTouch]]:
     """Return the accesses of ops to arrays that a function writes, and accesses more than once."""
-    arrays, polynomials = _Arrays(), Polynomials()
-    found = [(op, v, write, arrays.of(v)) for op in func.walk() for v, write in _accesses(op)]
+    polynomials = Polynomials()
+    found = [(op, v, write, origins_of(v)) for op in func.walk() for v, write in _accesses(op)]
     times: dict[Value, int] = {}
     for op, _, _, reach in found:
         for array in reach:
