@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tessera
+import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.nvidia.simulator import run_kernel
 from tessera.compiler import ASTSource
@@ -25,10 +26,7 @@ def run(name: str, seed: int = 0, barriers: bool = True, warps: int = 4) -> np.n
         ASTSource(kernel, NAMES), target=target, options={"num_warps": warps}
     )
     ir: str = compiled.asm["llir"]
-    if not barriers:
-        ir = "\n".join(
-            line for line in ir.splitlines() if "bar.sync" not in line or " asm " not in line
-        )
+    ir = ir if barriers else without_barriers(ir)
     out = np.zeros((PROGRAMS, N), np.int32)
     shared: int = compiled.metadata.shared
     args = [filled(), out, ("i64", 3)]
@@ -54,3 +52,40 @@ def test_missing_barriers_are_found(name: str) -> None:
 def test_one_warp_needs_none(name: str) -> None:
     want = np.stack([CASES[name][1](row, 3) for row in filled()])
     np.testing.assert_array_equal(run(name, barriers=False, warps=1), want)
+
+
+@tessera.jit
+def copied_ahead(p, q, out):
+    """Operands of products that the program has turned and stored are copied ahead by cp.async."""
+    i, j, k = tl.arange(0, 32)[:, None], tl.arange(0, 32)[None, :], tl.arange(0, 128)[None, :]
+    tl.store(p + i * 128 + k, tl.load(q + k * 32 + i))
+    acc = tl.zeros((32, 32), tl.float32)
+    for at in range(0, 128, 32):
+        a = tl.load(p + i * 128 + at + j)
+        acc = tl.dot(a, tl.load(q + (at + i) * 32 + j), acc)
+    tl.store(out + i * 32 + j, acc)
+
+
+@pytest.mark.parametrize("barriers", [True, False])
+def test_copies_see_what_was_stored(barriers: bool) -> None:
+    names = {"p": "*fp16", "q": "*fp16", "out": "*fp32"}
+    facts = {(i,): [["tt.divisibility", 16]] for i in range(3)}
+    options = {"num_warps": 4, "num_stages": 3}
+    source = ASTSource(copied_ahead, names, {}, facts)
+    compiled = tessera.compile(source, target=GPUTarget("simt", 80, 32), options=options)
+    ir: str = compiled.asm["llir"]
+    assert "cp.async" in ir
+    q = np.random.default_rng(0).integers(-4, 5, (128, 32)).astype(np.float16)
+    args = [np.zeros((32, 128), np.float16), q, np.zeros((32, 32), np.float32)]
+    shared: int = compiled.metadata.shared
+    if barriers:
+        run_kernel(ir, compiled.name, args, 128, shared)
+        np.testing.assert_array_equal(args[2], q.T.astype(np.float32) @ q.astype(np.float32))
+    else:
+        with pytest.raises(SimulatedHazard, match=r"global memory is read by warp .* stored"):
+            run_kernel(without_barriers(ir), compiled.name, args, 128, shared)
+
+
+def without_barriers(ir: str) -> str:
+    lines = ir.splitlines()
+    return "\n".join(x for x in lines if "bar.sync" not in x or " asm " not in x)

@@ -15,6 +15,7 @@ from tessera.backends.nvidia.primitives import mmas
 from tessera.backends.nvidia.primitives.row import Lanes, Machine
 from tessera.backends.nvidia.simulator.boxes import TensorMap, move_in, move_out
 from tessera.backends.nvidia.simulator.memory import POISON, SHARED, WINDOW
+from tessera.backends.nvidia.simulator.races import READ
 from tessera.errors import SimulatedHazard
 
 NEVER = 1 << 60  # a time that is never reached
@@ -123,6 +124,8 @@ class Copies:
             return
         m.aligned("global", source, bytes, mask & (size > 0))
         m.shared.place(to[mask], bytes)
+        whole = mask & (size == bytes)
+        m.races.access(READ, source[whole], bytes, np.flatnonzero(whole))
         flight = Copied(m, to, source, size, bytes, mask, self.group)
         if m.way.latency != "eager":
             poison = np.full((int(mask.sum()), bytes), POISON, np.uint64)

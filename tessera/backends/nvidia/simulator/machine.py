@@ -271,8 +271,8 @@ class Machine:
         else:
             self.aligned(space, where, raw.shape[1] * size, mask)
             self.memory.write(where[mask], raw[mask], size)
-            bytes = raw.shape[1] * size
-            self.races.access(STORED, where[mask], bytes, np.flatnonzero(mask))
+            lanes = np.flatnonzero(mask)
+            self.races.access(STORED, where[mask], raw.shape[1] * size, lanes)
 
     def atomic(
         self, space: str, where: Lanes, operands: Sequence[Lanes], size: int, mask: Lanes, combine: Combine

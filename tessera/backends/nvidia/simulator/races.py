@@ -4,7 +4,8 @@ A program means what it does in the order in which it is written; its warps run 
 another sees after both have met at a barrier. For each byte it is recorded when each warp last read it, stored it or
 changed it atomically; an access that another warp's may not precede, and does not know of, is a hazard. Atomics do not
 race with one another, nor do the elements of one store (of one source line): which of them is the last is left open.
-Lanes of a warp are taken for one: they access memory in the order of the program.
+Lanes of a warp are taken for one: they access memory in the order of the program. A copy (cp.async) of a whole vector
+reads when it is started; what the TMA unit reads and stores is not recorded.
 """
 
 from __future__ import annotations
