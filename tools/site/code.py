@@ -122,8 +122,9 @@ def run_page(
 
 @contextlib.contextmanager
 def _at_home(folder: Path) -> Iterator[None]:
-    """Import files of the page from its folder, and keep compiled kernels there: they know what file they are of."""
-    before = os.environ.get("TESSERA_CACHE_DIR")
+    """Import files of the page from its folder, and keep compiled kernels there: they know what file they are of. A
+    page prints the name of the target, so it runs for the CPU that is there whatever the environment asks for."""
+    before = {name: os.environ.pop(name, None) for name in ("TESSERA_CACHE_DIR", "TESSERA_CPU")}
     os.environ["TESSERA_CACHE_DIR"] = str(folder / "cache")
     modules = set(sys.modules)
     sys.path.insert(0, str(folder))
@@ -134,9 +135,10 @@ def _at_home(folder: Path) -> Iterator[None]:
         for name in set(sys.modules) - modules:
             if (getattr(sys.modules[name], "__file__", None) or "").startswith(f"{folder}/"):
                 del sys.modules[name]
-        os.environ.pop("TESSERA_CACHE_DIR")
-        if before is not None:
-            os.environ["TESSERA_CACHE_DIR"] = before
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def matches(said: str, found: str) -> bool:
