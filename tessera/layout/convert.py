@@ -18,7 +18,8 @@ from .shuffle import WarpShuffle, plan_shuffle
 from .swizzle import Exchange, find_exchange
 
 __all__ = [
-    "Identity", "Plan", "RegisterPermute", "SharedExchange", "SharedRound", "is_within_warps", "plan_conversion",
+    "Identity", "Plan", "RegisterPermute", "SharedExchange", "SharedRound", "is_within_threads",
+    "is_within_warps", "plan_conversion",
     "plan_cost", "plan_shared",
 ]  # fmt: skip
 
@@ -84,6 +85,12 @@ Plan = Identity | RegisterPermute | WarpShuffle | SharedExchange
 def is_within_warps(src: LinearLayout, dst: LinearLayout) -> bool:
     """Whether each warp of dst finds its elements in the same warp of src, which no other warp holds."""
     return source_map(src, dst).keeps_warps and not src.free_masks().get("warp", 0)
+
+
+def is_within_threads(src: LinearLayout, dst: LinearLayout) -> bool:
+    """Whether each thread of dst holds its elements in src, too, where no other thread does."""
+    held = src.free_masks()
+    return not (held.get("lane", 0) or held.get("warp", 0)) and register_map(src, dst) is not None
 
 
 def _exchange(

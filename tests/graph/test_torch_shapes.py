@@ -185,13 +185,17 @@ def test_what_is_written_to_an_expanded_tensor_is_there():
         compare(written, x, R(2))
 
 
+def numbers(x: Any, n: int) -> Any:
+    return torch.arange(n, device=x.device)
+
+
 # Programs of a matrix of 8 x 8 and a whole number, which is a symbol from its second value on.
 NUMBERED: dict[str, Any] = {
     "rolled": lambda x, n: x.roll(n, 0),
     "below a diagonal": lambda x, n: x.tril(n) + x.diagonal(n).sum(),
-    "rows from a place on": lambda x, n: x[torch.arange(4) + n],
-    "a condition": lambda x, n: torch.where(torch.arange(8) + n >= 1, x, 0),
-    "quotients": lambda x, n: x + (torch.arange(8) + n) // 4 + (torch.arange(8) * n) % 5,
+    "rows from a place on": lambda x, n: x[numbers(x, 4) + n],
+    "a condition": lambda x, n: torch.where(numbers(x, 8) + n >= 1, x, 0),
+    "quotients": lambda x, n: x + (numbers(x, 8) + n) // 4 + (numbers(x, 8) * n) % 5,
     "padded": lambda x, n: F.pad(x, (n, 1), value=2.0),
 }
 

@@ -102,6 +102,7 @@ SAMPLES: dict[str, str] = {
     "check": "check %tc, [%l, %tf, %i] {kind='not-finite', message='m', labels=['`x`']}\n",
     "breakpoint": "breakpoint [%i, %tf] {labels=['n', 'x'], constants=[['B', 4]]}\nbreakpoint [] {stops=False}\n",
     "barrier": "barrier\n",
+    "warp_barrier": "warp_barrier\n",
     "assume": "assume %c\n",
     # control flow
     "func": "",

@@ -79,17 +79,17 @@ MOST_LINES = {
     "ir": 1980,  # with the names of all passes, former ones, too
     "language": 7835,  # with the types that stubs take, docstrings, whose examples and errors tests run, and special
     # functions of fp32 in fp32
-    "ops": 2477,  # with parts of inverse functions, the schedules of loops and of warp roles, and their verifiers
-    "layout": 2390,
+    "ops": 2481,  # with parts of inverse functions, the schedules of loops and of warp roles, and their verifiers
+    "layout": 2394,
     "utilities": 100,
-    "analysis": 5635,  # with conversions within warps, which the checker of races knows, room of loops, signs, bits,
+    "analysis": 5645,  # with conversions within warps, which the checker of races knows, room of loops, signs, bits,
     # where masks end
-    "passes": 10870,  # with docstrings of one form, whose examples tests run; loops of any number of stages
-    # and checks of races; conversions within warps; the order of accesses to global memory
+    "passes": 10886,  # with docstrings of one form, whose examples tests run; loops of any number of stages
+    # and checks of races; conversions within warps; the order of accesses to global memory, of a warp's threads, too
     "frontend": 7905,  # each of about 250 errors tells its remedy; names of other libraries have a table; steps
     "interp": 2502,  # with Bessel functions, parts of inverse functions, frames that show its lines to debuggers;
     # programs that take turns
-    "backends": 27015,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types,
+    "backends": 27040,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types,
     # stores of scans, positions in them, ends of masks, what is rare behind branches, blocks of iterations
     # of the functions of fp32 that were computed in fp64, barriers of a warp, selects of packed numbers, copies of
     # a vector's first bytes, threads for programs that wait for others, registers of fp8 pairs,

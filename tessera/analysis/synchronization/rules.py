@@ -36,6 +36,7 @@ from tessera.ops import (
     ReduceOp,
     ScanOp,
     TensorCopyOp,
+    WarpBarrierOp,
     WgmmaOp,
     WgmmaWaitOp,
 )  # fmt: skip
@@ -74,6 +75,10 @@ RULES: dict[type[Op], Rule] = {
     BarrierOp: Rule(
         "all warps of the role know what each of them knew; with `proxy` each has fenced first", "-",
         "loads and stores of the warps before it", BARRIER, threads.barrier,
+    ),
+    WarpBarrierOp: Rule(
+        "the threads of each warp know what each of them knew", "-", "accesses to global memory", "bar.warp.sync",
+        threads.warp_barrier,
     ),
     LocalAllocOp: Rule(
         "with a value: all warps write", "generic", "when the warps meet", "st, stmatrix",

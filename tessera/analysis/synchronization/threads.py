@@ -20,6 +20,7 @@ from tessera.ops import (
     LocalLoadOp,
     LocalStoreOp,
     PingPongOp,
+    WarpBarrierOp,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ BEFORE_KIND = {
 
 def barrier(m: Machine, role: Role, op: BarrierOp) -> None:
     m.meet(role, op, fence=bool(op.attrs.get("proxy")))
+
+
+def warp_barrier(m: Machine, role: Role, op: WarpBarrierOp) -> None:
+    """Do nothing: a warp counts as one here."""
 
 
 def alloc(m: Machine, role: Role, op: LocalAllocOp) -> None:

@@ -40,6 +40,11 @@ def load_elements(fl: FunctionLowering, elem: ElementType, address: str, count: 
     return result
 
 
+@lowers(memory.WarpBarrierOp)
+def _warp_barrier(fl: FunctionLowering, op: memory.WarpBarrierOp) -> None:
+    fl.target.warp_barrier(fl.w)
+
+
 @lowers(memory.BarrierOp)
 def _barrier(fl: FunctionLowering, op: memory.BarrierOp) -> None:
     if op.attrs.get("proxy"):

@@ -1,5 +1,5 @@
 """Inserts barriers where threads could race: a write and another access to the same bytes, in shared memory or, if two
-warps may have them, in global memory (global_order.py).
+threads may have them, in global memory (global_order.py). If those are of one warp, its threads meet alone.
 
 The pass walks through the program with the set of accesses since the last barrier. Before an op that conflicts
 with one of them it inserts a barrier. Loops are walked until the set at their entry no longer grows, and branches
@@ -121,8 +121,8 @@ def _sees(op: Op) -> bool:
 class _Barriers:
     def __init__(self, module: Module, func: ops.FuncOp):
         self.module = module
-        # Accesses of a single warp have an order.
-        self.accesses = global_touches(func) if module.attrs["num_warps"] > 1 else {}
+        self.accesses = global_touches(func)
+        self.is_one_warp: bool = module.attrs["num_warps"] == 1
 
     def block(self, block: Block, state: State) -> State:
         for op in block:
@@ -166,6 +166,8 @@ class _Barriers:
             return state
         if isinstance(op, ops.BarrierOp | ops.AsyncWaitOp):
             return frozenset()
+        if isinstance(op, ops.WarpBarrierOp):
+            return self._met(state)
         across = isinstance(op, THROUGH_DESCRIPTORS)
         touches = [replace(t, across=True) if across else t for t in self._touches(op)]
         if isinstance(op, ops.DescriptorStoreOp) and self._meets(op) and not touches:
@@ -187,15 +189,28 @@ class _Barriers:
 
     def _ordered(self, op: Op, touches: Sequence[Touch | GlobalTouch], state: State) -> State:
         """Insert a barrier in front of an op if its accesses need one; return which have not met a barrier since."""
-        found = [t for t in touches if any(t.conflicts(old) for old in state)]
+        found = [(t, old) for t in touches for old in state if t.conflicts(old)]
         if not found:
             return state
         assert op.parent is not None
+        if all(self._is_by_one_warp(t, old) for t, old in found):
+            op.parent.insert_before(op, ops.WarpBarrierOp(loc=op.loc))
+            return self._met(state)
         barrier = ops.BarrierOp(loc=op.loc)
         op.parent.insert_before(op, barrier)
-        if all(isinstance(t, GlobalTouch) for t in found):
+        if all(isinstance(t, GlobalTouch) for t, _ in found):
             barrier.attrs["global_memory"] = True
         return frozenset()
+
+    def _met(self, state: State) -> State:
+        """Return which accesses have not met a barrier after the threads of each warp have met."""
+        met = globally(state)
+        return (state - met) | (set() if self.is_one_warp else {replace(t, met=True) for t in met})
+
+    def _is_by_one_warp(self, t: Touch | GlobalTouch, old: Touch | GlobalTouch) -> bool:
+        if not isinstance(t, GlobalTouch) or not isinstance(old, GlobalTouch):
+            return False
+        return self.is_one_warp or t.is_by_one_warp(old)
 
     def _meets(self, op: ops.DescriptorStoreOp) -> bool:
         """Whether a store synchronises all threads, not only those of each group."""

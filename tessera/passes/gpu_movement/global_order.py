@@ -1,10 +1,13 @@
-"""Tells which accesses to global memory must be ordered by a barrier, since warps of a program run on their own.
+"""Tells which accesses to global memory must be ordered by a barrier, since threads of a program run on their own.
 
-A program means what it does in the order in which it is written. Accesses of one warp keep that order, those of two do
-not. So accesses that may reach the same bytes of one array need no barrier only where each element is with one warp:
+A program means what it does in the order in which it is written. Accesses of one thread keep that order, those of two
+do not, not even in one warp: the assembler exchanges a thread's accesses that it shows to be of other bytes. So
+accesses that may reach the same bytes of one array need no barrier only where each element is with one thread:
 
-    store(p, x); x = load(p)            in one layout, in which no two warps share elements
+    store(p, x); x = load(p)            in one layout, in which no two threads share elements
     load(p + i); store(p + i, x)        the same; also in the next iteration, as i has grown by the tile's extent
+
+Where each element is with one warp, its threads wait for one another alone.
 
 Arrays of different arguments are taken for apart (docs/debugging.md, "Arrays that overlap")."""
 
@@ -18,7 +21,7 @@ from tessera.analysis.polynomials import Along, Poly, Polynomials, is_index
 from tessera.analysis.provenance import defined_inside, origins_of
 from tessera.dtypes import pointer_type
 from tessera.ir import Op, TileType, Type, Value, elem_of, shape_of
-from tessera.layout import is_within_warps
+from tessera.layout import is_within_threads, is_within_warps
 from tessera.ops import (
     RELEASES,
     AsyncCopyOp,
@@ -35,7 +38,7 @@ from tessera.ops import (
 @dataclass(frozen=True, slots=True)
 class GlobalTouch:
     """An access to global memory through `ptr`. `arrays`: what that may be made from. `place`: its polynomial, in
-    elements. `since`: loops of which an iteration has begun since."""
+    elements. `since`: loops of which an iteration has begun since. `met`: the threads of each warp have met since."""
 
     ptr: Value
     arrays: frozenset[Value]
@@ -43,6 +46,7 @@ class GlobalTouch:
     write: bool
     atomic: bool = False
     since: tuple[Loop, ...] = ()
+    met: bool = False
 
     def conflicts(self, earlier: object) -> bool:
         """Whether a barrier must be placed between this access and an earlier one."""
@@ -50,12 +54,14 @@ class GlobalTouch:
             return False
         if (self.atomic and earlier.atomic) or self.arrays.isdisjoint(earlier.arrays):
             return False
-        return not self._by_one_warp(earlier) and not self._elsewhere(earlier)
+        if self.is_by_one_warp(earlier) and (earlier.met or self._is_by_one_thread(earlier)):
+            return False
+        return not self._elsewhere(earlier)
 
     def next_iteration(self, loop: Loop) -> GlobalTouch:
         return self if loop in self.since else replace(self, since=(*self.since, loop))
 
-    def _by_one_warp(self, earlier: GlobalTouch) -> bool:
+    def is_by_one_warp(self, earlier: GlobalTouch) -> bool:
         """Whether each element is accessed by the same warp alone."""
         place, a, b = self.place, self.ptr.type, earlier.ptr.type
         if place is None or place != earlier.place or not has_one_element_each(place, a):
@@ -63,6 +69,10 @@ class GlobalTouch:
         if any(defined_inside(x, loop) for x in numbers(place) for loop in earlier.since):
             return False
         return (a.shape, a.elem) == (b.shape, b.elem) and is_within_warps(b.layout, a.layout)
+
+    def _is_by_one_thread(self, earlier: GlobalTouch) -> bool:
+        """Whether, of accesses by one warp, each element is accessed by the same thread alone."""
+        return is_within_threads(earlier.ptr.type.layout, self.ptr.type.layout)
 
     def _elsewhere(self, earlier: GlobalTouch) -> bool:
         """Whether the access is shown to be to other elements."""

@@ -30,7 +30,7 @@ row(
 )  # fmt: skip
 row(
     "warp_sync", (), "void", "bar.warp.sync 0xffffffff;", MEMORY, pure=False,
-    machine=lambda m: m.whole_warps("bar.warp.sync"),
+    machine=lambda m: m.knowledge.meet(m.whole_warps("bar.warp.sync")),
 )  # fmt: skip
 row(
     "cluster_barrier", (), "void", "barrier.cluster.arrive.relaxed; barrier.cluster.wait;", MEMORY,

@@ -13,11 +13,12 @@ class Knowledge:
     """Tells which accesses of other warps each warp knows to have happened: it has synchronised with them since.
 
     Times count what is handed over; `now` is the one at which accesses are recorded. They go on from one program to the
-    next, which knows all that was before `start`."""
+    next, which knows all that was before `start`. `met`: by warp, the time up to which its lanes know each other."""
 
     def __init__(self, warps: int, start: int = 1) -> None:
         self.now = start
         self.of = np.full((warps, warps), start - 1)  # by warp: the time up to which it knows each
+        self.met = np.full(warps, start - 1)
 
     def nothing(self) -> np.ndarray:
         return np.zeros(len(self.of), np.int64)
@@ -30,6 +31,12 @@ class Knowledge:
 
     def take(self, warp: int, what: np.ndarray) -> None:
         np.maximum(self.of[warp], what, out=self.of[warp])
+        self.met[warp] = max(self.met[warp], what[warp])
+
+    def meet(self, warps: np.ndarray) -> None:
+        """Let the lanes of each of `warps` know each other's accesses."""
+        self.met[warps] = self.now
+        self.now += 1
 
 
 class Barriers:
