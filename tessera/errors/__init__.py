@@ -175,7 +175,7 @@ class SimulatedHazard(TesseraError):
 
 
 class SimulatedUnknown(TesseraError):
-    """Inline assembly of a kernel's author, whose meaning the simulated GPU does not know."""
+    """Assembly in LLVM IR given to the simulator, whose meaning the simulated GPU does not know."""
 
     code = "simulated-unknown"
     help = "run the kernel on the CPU or on a GPU"

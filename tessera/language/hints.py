@@ -258,18 +258,27 @@ def inline_asm_elementwise(
     is_pure: BoolLike,
     pack: IntLike,
 ) -> Combined:
-    """Assembly of the target (PTX on NVIDIA) applied to the elements of the broadcast `args`, `pack` at a time.
+    """Assembly (PTX) applied to the elements of the broadcast `args`, `pack` at a time.
 
     `$0`, `$1`, … are the registers of the results, then those of the operands, that the LLVM `constraints` name
     ("=r,r,r"). Elements below 32 bits are packed in 32-bit registers. `dtype` is the result's dtype, or a tuple of
     several results'; the shape is that of the operands. Assembly that is not `is_pure` is neither dropped nor merged.
-    Doubling ints: `tl.inline_asm_elementwise("add.s32 $0, $1, $1;", "=r,r", [n], tl.int32, True, 1)`.
+
+    Where no NVIDIA GPU runs it (on CPUs, by the interpreter, in the simulator) PTX is run by operations of the
+    language: moves, also of parts, integer and floating-point arithmetic with its rounding, comparisons, predicates,
+    selections, shifts, `lop3`, `prmt`, `bfe`, `bfi`, `shf`, conversions, pairs of 16-bit floats. Approximate functions
+    are as exact there as those of `tl`, and `.ftz` keeps subnormals. There is no such meaning for branches, memory
+    and special registers.
 
     Source: PTX ISA, for the instructions; LLVM Language Reference, for the constraints.
 
     Raises:
-        unsupported-syntax: the target is no NVIDIA GPU:
-            `tl.inline_asm_elementwise("", "=r,r", [n], tl.int32, True, 1)`.
+        unsupported-syntax: an instruction has no meaning on the target:
+            `tl.inline_asm_elementwise("mov.u32 $0, %laneid;", "=r,r", [n], tl.int32, True, 1)`.
+
+    Example:
+        >>> tl.inline_asm_elementwise("add.s32 $0, $1, $1;", "=r,r", [n], tl.int32, True, 1)
+        int32[8]: 6, 2, 8, 2, 10, 18, 4, 12
     """
 
 

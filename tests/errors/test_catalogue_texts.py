@@ -23,10 +23,8 @@ import tessera.language as tl
 from tessera import errors
 from tessera.analysis.synchronization import check_synchronization
 from tessera.backends import plugins
-from tessera.backends.compiler import GPUTarget
 from tessera.backends.nvidia.ptxas import assemble
 from tessera.backends.nvidia.simulator import run_kernel
-from tessera.compiler import ASTSource
 from tessera.config import knobs
 from tessera.config.budget import budget, check_budget
 from tessera.interp import run
@@ -559,11 +557,6 @@ def assembler_fails(patch: pytest.MonkeyPatch, folder: Path) -> None:
         assemble(".version 8.0\nnonsense;\n", "sm_90")
 
 
-@tessera.jit
-def own_assembly(out):
-    tl.store(out, tl.inline_asm_elementwise("brev.b32 $0, $1;", "=r,r", [1], tl.int32, True, 1))
-
-
 MEETING = """
 ; primitive named_barrier_sync(1, 64)
 define ptx_kernel void @meeting() nounwind {
@@ -589,14 +582,12 @@ def threads_missing_at_a_barrier(patch: pytest.MonkeyPatch, folder: Path) -> Non
 @case(
     errors.SimulatedUnknown,
     """
-    error[simulated-unknown]: the simulator does not know the meaning of `brev.b32 $0, $1;`
+    error[simulated-unknown]: the simulator does not know the meaning of `membar.gl;`
       = help: run the kernel on the CPU or on a GPU
 """,
 )
 def assembly_in_the_simulator(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    source = ASTSource(own_assembly, {"out": "*i32"})
-    built = tessera.compile(source, target=GPUTarget("simt", 90, 32))
-    run_kernel(built.asm["llir"], built.name, [np.zeros(1, np.int32)], 128, 16)
+    run_kernel(MEETING.replace("bar.sync 1, 64;", "membar.gl;"), "meeting", [], 32, 16)
 
 
 @pytest.fixture(autouse=True)

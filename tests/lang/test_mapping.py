@@ -1,4 +1,4 @@
-"""Functions of scalars on tiles, scaled products, rows by descriptors, atomic loads and stores, clocks, assembly."""
+"""Functions of scalars on tiles, scaled products, rows by descriptors, atomic loads and stores, clocks."""
 
 from __future__ import annotations
 
@@ -352,50 +352,10 @@ def test_cumprod_in_a_wider_dtype(device):
 
 
 @tessera.jit
-def asm_kernel(x, out, N: tl.constexpr):
-    i = tl.arange(0, N)
-    v = tl.load(x + i)
-    if tl.target_info.is_cuda():
-        v = tl.inline_asm_elementwise(
-            "shf.l.wrap.b32 $0, $1, $2, $3;",
-            "=r,r,r,r",
-            [v, v, 5],
-            dtype=tl.int32,
-            is_pure=True,
-            pack=1,
-        )
-    else:
-        u = v.to(tl.uint32, bitcast=True)
-        v = ((u << 5) | (u >> 27)).to(tl.int32, bitcast=True)
-    tl.store(out + i, v)
-
-
-def test_assembly_with_a_fallback(device):
-    if device.name == "simt":
-        pytest.skip("the simulator knows no assembly of authors")
-    x = sample("i32", (N,))
-    out = device.zeros(N, "i32")
-    asm_kernel[(1,)](device.array(x), out, N=N)
-    u = x.view(np.uint32)
-    np.testing.assert_array_equal(device.numpy(out).view(np.uint32), (u << 5) | (u >> 27))
-
-
-@tessera.jit
-def plain_asm_kernel(x):
-    v = tl.inline_asm_elementwise(
-        "not.b32 $0, $1;", "=r,r", [tl.load(x)], dtype=tl.int32, is_pure=True, pack=1
-    )
-    tl.store(x, v)
-
-
-@tessera.jit
 def hip_kernel(x):
     tl.store(x, tl.extra.hip.smid())
 
 
 def test_what_a_target_lacks_is_refused(device):
-    if not device.is_cuda and device.name != "simt":
-        with pytest.raises(CompilationError, match="runs on NVIDIA GPUs only"):
-            plain_asm_kernel[(1,)](device.zeros(1, "i32"))
     with pytest.raises(CompilationError, match="needs an AMD GPU"):
         hip_kernel[(1,)](device.zeros(1, "i32"))

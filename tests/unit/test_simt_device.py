@@ -14,7 +14,7 @@ import tessera
 import tessera.language as tl
 from tessera.backends.nvidia.simulator import run_kernel
 from tessera.config import knobs
-from tessera.errors import InvalidOption, OutOfBounds, SimulatedUnknown
+from tessera.errors import InvalidOption, OutOfBounds
 from tessera.runtime.driver import driver
 
 SCRIPT = """
@@ -144,15 +144,3 @@ def test_memory_that_nobody_wrote_is_reported() -> None:
 def test_an_access_outside_of_the_arrays_names_the_line() -> None:
     with pytest.raises(OutOfBounds, match=r"in no array(.|\n)*test_simt_device.py:\d+"):
         turned[(1,)](square(), np.zeros((8, 32), np.float32), N=32)
-
-
-@tessera.jit
-def own_assembly(out: Any, N: tl.constexpr) -> None:
-    i = tl.arange(0, N)
-    y = tl.inline_asm_elementwise("brev.b32 $0, $1;", "=r,r", [i], tl.int32, True, 1)
-    tl.store(out + i, y)
-
-
-def test_assembly_of_authors_is_refused() -> None:
-    with pytest.raises(SimulatedUnknown, match=r"brev\.b32"):
-        own_assembly[(1,)](np.zeros(64, np.int32), N=64)

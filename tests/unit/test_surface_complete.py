@@ -97,7 +97,7 @@ REFUSED = {
     "extra.hip.memrealtime": "Not supported", "extra.hip.smid": "Not supported",
     "extra.hip.num_threads": "Not supported", "extra.hip.num_warps": "Not supported",
     "core.extern": "cannot be compiled", "core.extern_elementwise": "other libraries raise",
-    "inline_asm_elementwise": "the target is no NVIDIA GPU",
+    "inline_asm_elementwise": "no such meaning for branches, memory and special registers",
 }  # fmt: skip
 
 
@@ -186,7 +186,7 @@ BEFORE_GPU = {
     "descriptor_gather",
     "descriptor_scatter",
 }
-# The front end refuses assembly elsewhere; ranks come from a pass that spreads programs over clusters of blocks.
+# The front end has other ops for assembly elsewhere; ranks come from a pass that spreads programs over clusters.
 ONLY_GPU = {"inline_asm", "volatile_asm", "cta_rank", "directed"}
 ONLY_HOST = {"check"}  # checked builds run on the interpreter or on the CPU
 ONLY_INTERPRETER = {"breakpoint"}  # stops the interpreter; other targets pass it by

@@ -13,20 +13,18 @@ from tessera.backends.gpu.lowering import FunctionLowering, lowers, registers_of
 from tessera.backends.gpu.memory import copies, groups, layout_of, registers
 from tessera.backends.gpu.packing import as_bits, from_bits
 from tessera.backends.gpu.types import memory_bits
-from tessera.errors import CompilationError
-from tessera.ir import ElementType, Op, Value, elem_of
+from tessera.ir import ElementType, elem_of
+from tessera.language import assembly
 from tessera.ops import InlineAsmOp, VolatileAsmOp
-
-REGISTERS = {"r": "i32", "h": "i16", "c": "i16", "l": "i64", "f": "float", "d": "double"}
-BITS = {"i16": 16, "i32": 32, "i64": 64, "float": 32, "double": 64}
 
 
 @lowers(InlineAsmOp, VolatileAsmOp)
 def _inline_asm(fl: FunctionLowering, op: Any) -> None:
-    outputs, inputs = _registers(op)
+    outputs, inputs, _ = assembly.registers(op.constraints, op.loc)
     results, args = list(op.results), list(op.args)
-    _check(op, "outputs", len(outputs), sum(_count(v, op.pack) for v in results))
-    _check(op, "inputs", len(inputs), sum(_count(v, op.pack) for v in args))
+    for what, given, values in ("outputs", outputs, results), ("inputs", inputs, args):
+        widths = [memory_bits(elem_of(v.type)) for v in values]
+        assembly.check(what, len(given), widths, op.pack, op.loc)
     layout, count = layout_of(results[0]), registers_of(results[0].type)
     rows = [registers(fl, v, count) for v in args]
     names = [[""] * count for _ in results]
@@ -47,51 +45,14 @@ def _inline_asm(fl: FunctionLowering, op: Any) -> None:
         fl.set(v, copies(layout, row))
 
 
-def _registers(op: Any) -> tuple[list[str], list[str]]:
-    """Return the LLVM types of the output and of the input registers, from the constraints."""
-    outputs: list[str] = []
-    inputs: list[str] = []
-    for part in op.constraints.replace(" ", "").split(","):
-        if not part or part.startswith("~"):
-            continue
-        letter = part.lstrip("=&")
-        if letter.isdigit() and int(letter) < len(outputs):
-            inputs.append(outputs[int(letter)])  # tied to an output
-        elif letter not in REGISTERS:
-            raise CompilationError(
-                f"the constraint {part!r} of inline_asm_elementwise is not known",
-                help=f"registers are {', '.join(REGISTERS)}", loc=op.loc,
-            )  # fmt: skip
-        else:
-            (outputs if part.startswith("=") else inputs).append(REGISTERS[letter])
-    return outputs, inputs
-
-
-def _per_register(bits: int, pack: int) -> int:
-    return min(max(1, 32 // bits), pack)
-
-
-def _count(v: Value, pack: int) -> int:
-    """Return how many registers hold `pack` elements."""
-    return -(-pack // _per_register(memory_bits(elem_of(v.type)), pack))
-
-
-def _check(op: Op, what: str, given: int, needed: int) -> None:
-    if given != needed:
-        raise CompilationError(
-            f"inline_asm_elementwise has constraints for {given} {what}, but its operands take {needed} registers",
-            help="elements of fewer than 32 bits go packed: 32 // bits of them in a register", loc=op.loc,
-        )  # fmt: skip
-
-
 def _packed(fl: FunctionLowering, elem: ElementType, names: Sequence[str], kinds: Any) -> list[str]:
     """Return elements packed in registers of the given types, with their types."""
     w, bits = fl.w, memory_bits(elem)
-    per = _per_register(bits, len(names))
+    per = assembly.per_register(bits, len(names))
     result: list[str] = []
     for start in range(0, len(names), per):
         kind = next(kinds)
-        size = BITS[kind]
+        size = assembly.BITS[kind]
         reg = ""
         for k, x in enumerate(names[start : start + per]):
             part = as_bits(fl, elem, x)
@@ -106,11 +67,11 @@ def _packed(fl: FunctionLowering, elem: ElementType, names: Sequence[str], kinds
 
 def _unpacked(fl: FunctionLowering, elem: ElementType, pack: int, regs: Any) -> list[str]:
     w, bits = fl.w, memory_bits(elem)
-    per = _per_register(bits, pack)
+    per = assembly.per_register(bits, pack)
     result: list[str] = []
     for _ in range(0, pack, per):
         kind, reg = next(regs)
-        size = BITS[kind]
+        size = assembly.BITS[kind]
         reg = _retyped(fl, reg, kind, f"i{size}")
         for k in range(per):
             part = w.pure(f"lshr i{size} {reg}, {k * bits}") if k else reg

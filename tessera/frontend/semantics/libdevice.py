@@ -214,18 +214,18 @@ def current_target_impl(fe: FrontEnd) -> constexpr:
     return constexpr(fe.options.target)
 
 
-def _backend(fe: FrontEnd) -> str:
+def backend_of(fe: FrontEnd) -> str:
     return str(getattr(fe.options.target, "backend", fe.options.backend_name))
 
 
 @impl(tl_target.is_cuda)
 def is_cuda_impl(fe: FrontEnd) -> constexpr:
-    return constexpr(_backend(fe) == "cuda")
+    return constexpr(backend_of(fe) == "cuda")
 
 
 @impl(tl_target.is_hip)
 def is_hip_impl(fe: FrontEnd) -> constexpr:
-    return constexpr(_backend(fe) == "hip")
+    return constexpr(backend_of(fe) == "hip")
 
 
 @impl(tl_target.is_hip_cdna3, tl_target.is_hip_cdna4, tl_target.is_hip_gfx1250)
@@ -236,4 +236,4 @@ def is_hip_family_impl(fe: FrontEnd) -> constexpr:
 @impl(tl_target.cuda_capability_geq)
 def cuda_capability_geq_impl(fe: FrontEnd, major: object, minor: object = 0) -> constexpr:
     wanted = static_int(major, "major") * 10 + static_int(minor, "minor")
-    return constexpr(_backend(fe) == "cuda" and int(fe.options.target.arch) >= wanted)
+    return constexpr(backend_of(fe) == "cuda" and int(fe.options.target.arch) >= wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import dtype as dtype_class
@@ -14,9 +15,12 @@ from tessera.errors import (
     UnsupportedLanguageConstruct,
 )
 from tessera.frontend.semantics.elementwise import as_dtype
+from tessera.frontend.semantics.libdevice import backend_of
+from tessera.frontend.semantics.math import binary, compare
 from tessera.frontend.semantics.registry import impl
 from tessera.frontend.semantics.shape import join, reshape
 from tessera.frontend.semantics.values import (
+    broadcast_to,
     broadcast_values,
     elem,
     operand_of,
@@ -32,6 +36,7 @@ from tessera.frontend.semantics.vectorize import Vectorizer
 from tessera.ir import Value
 from tessera.language import creation
 from tessera.language import hints as tl
+from tessera.language.assembly import Assembly
 from tessera.language.callable import JITCallable
 from tessera.language.extra import libdevice
 from tessera.language.values import tensor
@@ -45,38 +50,41 @@ if TYPE_CHECKING:
 # --- assembly ------------------------------------------------------------------------------------------------------
 @impl(tl.inline_asm_elementwise)
 def inline_asm_elementwise_impl(
-    fe: FrontEnd,
-    asm: object,
-    constraints: object,
-    args: object,
-    dtype: object,
-    is_pure: object,
-    pack: object,
-) -> tl_tuple | tensor:
-    if fe.options.backend_name != "cuda":
-        raise UnsupportedLanguageConstruct(
-            f"inline_asm_elementwise is PTX: it runs on NVIDIA GPUs only, not on {fe.options.backend_name}",
-            help="write the computation with tl operations, or guard it with `if tl.target_info.is_cuda():`",
-        )
+    fe: FrontEnd, asm: object, constraints: object, args: object, dtype: object, is_pure: object, pack: object
+) -> tl_tuple | tensor:  # fmt: skip
     text, rules = static(asm, "asm"), static(constraints, "constraints")
     several = isinstance(dtype, (tl_tuple, tuple, list))
     kinds = [as_dtype(d, "inline_asm_elementwise") for d in sequence(dtype)]
     if not kinds:
         raise InvalidArgument(
-            "inline_asm_elementwise must have at least one output",
-            argument="dtype",
-            help="name its dtype",
-        )
+            "inline_asm_elementwise must have at least one output", argument="dtype", help="name its dtype"
+        )  # fmt: skip
     values = [to_value(fe, operand_of(a)) for a in sequence(args)]
     values = broadcast_values(fe, values) if values else []
     dims = shape(values[0]) if values else ()
     count = static_int(pack, "pack")
+    if fe.options.backend_name != "cuda" or backend_of(fe) == "simt":
+        wholes = _translated(fe, text, rules, values, kinds, count)
+        return tl_tuple(wholes) if several else wholes[0]
     op_class = InlineAsmOp if static(is_pure, "is_pure") else VolatileAsmOp
-    op = op_class(
-        values, asm=text, constraints=rules, pack=count, results=tuple(tile(dims, k) for k in kinds)
-    )
+    types = tuple(tile(dims, k) for k in kinds)
+    op = op_class(values, asm=text, constraints=rules, pack=count, results=types)
     results = [wrap(v) for v in fe.builder.insert(op).results]
     return tl_tuple(results) if several else results[0]
+
+
+def _translated(
+    fe: FrontEnd, text: str, rules: str, values: Sequence[Value], kinds: Sequence[Any], count: int
+) -> list[tensor]:
+    """Run assembly by the operations of the language. Elements that lack neighbours stand for theirs as well."""
+    dims = shape(values[0]) if values else ()
+    alone = not dims or dims[-1] % count != 0
+    given = [[v] * count if alone else _neighbours(fe, v, count) for v in values]
+    run = Assembly(text, rules, kinds, count, fe.call, partial(binary, fe), partial(compare, fe))
+    part = shape(given[0][0]) if given else ()
+    found = run.run([[wrap(v) for v in vs] for vs in given])
+    each = [[broadcast_to(fe, to_value(fe, operand_of(x)), part) for x in xs] for xs in found]
+    return [wrap(vs[0] if alone else _interleaved(fe, vs, dims)) for vs in each]
 
 
 # --- functions of scalars ----------------------------------------------------------------------------------------
@@ -87,14 +95,12 @@ def map_elementwise_impl(
     fn, count = static(scalar_fn, "scalar_fn"), static_int(pack, "pack")
     if not isinstance(fn, JITCallable):
         raise TypeMismatch(
-            f"map_elementwise() takes a jitted function, got {fn!r}",
-            help="put `@tessera.jit` on it",
-        )
+            f"map_elementwise() takes a jitted function, got {fn!r}", help="put `@tessera.jit` on it"
+        )  # fmt: skip
     if not args:
         raise InvalidArgument(
-            "map_elementwise() needs at least one tensor",
-            help="write `tl.map_elementwise(f, x, ...)`",
-        )
+            "map_elementwise() needs at least one tensor", help="write `tl.map_elementwise(f, x, ...)`"
+        )  # fmt: skip
     values = broadcast_values(fe, [to_value(fe, operand_of(a)) for a in args])
     dims = shape(values[0])
     if not is_power_of_two(count) or (dims and dims[-1] % count) or (not dims and count != 1):
@@ -145,13 +151,8 @@ def _interleaved(fe: FrontEnd, parts: Sequence[Value], dims: tuple[int, ...]) ->
 # --- device libraries ----------------------------------------------------------------------------------------------
 @impl(tl.extern_elementwise)
 def extern_elementwise_impl(
-    fe: FrontEnd,
-    lib_name: object,
-    lib_path: object,
-    args: object,
-    arg_type_symbol_dict: object,
-    is_pure: object,
-) -> Any:
+    fe: FrontEnd, lib_name: object, lib_path: object, args: object, arg_type_symbol_dict: object, is_pure: object
+) -> Any:  # fmt: skip
     values = [to_value(fe, operand_of(a)) for a in sequence(args)]
     table: Any = static(arg_type_symbol_dict, "arg_type_symbol_dict")
     wanted = tuple(elem(v) for v in values)
@@ -178,6 +179,4 @@ def extern_elementwise_impl(
 def _plain(symbol: str) -> str:
     """Return `sin` for `__nv_sinf`: the name of a symbol in libdevice.py."""
     name = symbol.removeprefix("__nv_")
-    if hasattr(libdevice, name):
-        return name
-    return name.removesuffix("f").removesuffix("d")
+    return name if hasattr(libdevice, name) else name.removesuffix("f").removesuffix("d")
