@@ -9,14 +9,6 @@ import tessera
 import tessera.language as tl
 
 
-@pytest.fixture
-def together(device):
-    """A device whose programs run at the same time."""
-    if device.name == "simt":
-        pytest.skip("runs one program after another")
-    return device
-
-
 @tessera.jit
 def neighbours(out, arrived, steps, N: tl.constexpr):
     """In each step a program adds the number of the program behind it, all having met at a barrier of the grid."""
@@ -34,14 +26,14 @@ def neighbours(out, arrived, steps, N: tl.constexpr):
 
 
 @pytest.mark.parametrize("programs", [2, 24])
-def test_a_barrier_of_the_grid(together, programs):
+def test_a_barrier_of_the_grid(device, programs):
     steps = 3
-    out, arrived = together.zeros((steps, programs, 32), "i32"), together.zeros(steps, "i32")
+    out, arrived = device.zeros((steps, programs, 32), "i32"), device.zeros(steps, "i32")
     neighbours[(programs,)](out, arrived, steps, N=32)
     want = [np.arange(programs)]
     for _ in range(steps - 1):
         want.append(want[-1] + np.roll(want[-1], -1))
-    np.testing.assert_array_equal(together.numpy(out), np.repeat(np.stack(want)[..., None], 32, 2))
+    np.testing.assert_array_equal(device.numpy(out), np.repeat(np.stack(want)[..., None], 32, 2))
 
 
 @tessera.jit
@@ -65,10 +57,10 @@ def last_first(total, done, CALL: tl.constexpr):
 
 
 @pytest.mark.parametrize("call", [False, True])
-def test_programs_wait_for_those_with_a_higher_number(together, call):
-    total, done = together.zeros(1, "i32"), together.zeros(1, "i32")
+def test_programs_wait_for_those_with_a_higher_number(device, call):
+    total, done = device.zeros(1, "i32"), device.zeros(1, "i32")
     last_first[(20,)](total, done, CALL=call)
     want = 0
     for p in reversed(range(20)):
         want = want * 2 + p
-    assert together.numpy(total)[0] == want
+    assert device.numpy(total)[0] == want

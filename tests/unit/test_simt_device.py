@@ -12,9 +12,9 @@ import pytest
 
 import tessera
 import tessera.language as tl
-from tessera.backends.nvidia.simulator import run_kernel
+from tessera.backends.nvidia.simulator import launch, run_kernel
 from tessera.config import knobs
-from tessera.errors import InvalidOption, OutOfBounds
+from tessera.errors import InvalidOption, OutOfBounds, SimulatedHazard
 from tessera.runtime.driver import driver
 
 SCRIPT = """
@@ -144,3 +144,32 @@ def test_memory_that_nobody_wrote_is_reported() -> None:
 def test_an_access_outside_of_the_arrays_names_the_line() -> None:
     with pytest.raises(OutOfBounds, match=r"in no array(.|\n)*test_simt_device.py:\d+"):
         turned[(1,)](square(), np.zeros((8, 32), np.float32), N=32)
+
+
+@tessera.jit
+def meet(out: Any, arrived: Any, wanted: int, BY_LOAD: tl.constexpr) -> None:
+    """Each program stores its number, waits until `wanted` have come, and reads what the next one stored."""
+    p, programs = tl.program_id(0), tl.num_programs(0)
+    tl.store(out + p, p + 10)
+    tl.atomic_add(arrived, 1, sem="release")
+    if BY_LOAD:
+        while tl.load(arrived, volatile=True) < wanted:
+            pass
+    else:
+        while tl.atomic_add(arrived, 0, sem="acquire") < wanted:
+            pass
+    tl.store(out + programs + p, tl.load(out + (p + 1) % programs, volatile=True))
+
+
+@pytest.mark.parametrize("by_load", [False, True])
+def test_programs_that_wait_for_others_take_turns(by_load: bool) -> None:
+    out, arrived = np.zeros(10, np.int32), np.zeros(1, np.int32)
+    meet[(5,)](out, arrived, 5, BY_LOAD=by_load)
+    assert out.tolist() == [10, 11, 12, 13, 14, 11, 12, 13, 14, 10]
+
+
+def test_programs_that_wait_for_ever_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "MOST_TURNS", 4)
+    out, arrived = np.zeros(6, np.int32), np.zeros(1, np.int32)
+    with pytest.raises(SimulatedHazard, match=r"every program waits(.|\n)*test_simt_device.py:\d+"):
+        meet[(3,)](out, arrived, 4, BY_LOAD=False)

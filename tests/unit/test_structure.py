@@ -89,11 +89,11 @@ MOST_LINES = {
     "frontend": 7905,  # each of about 250 errors tells its remedy; names of other libraries have a table; steps
     "interp": 2502,  # with Bessel functions, parts of inverse functions, frames that show its lines to debuggers;
     # programs that take turns
-    "backends": 27040,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types,
+    "backends": 27060,  # with the native subset, which made `runtime` smaller, quotas of cgroups, types,
     # stores of scans, positions in them, ends of masks, what is rare behind branches, blocks of iterations
     # of the functions of fp32 that were computed in fp64, barriers of a warp, selects of packed numbers, copies of
     # a vector's first bytes, threads for programs that wait for others, registers of fp8 pairs,
-    # races in simulated global memory
+    # races in simulated global memory, simulated programs that wait for others
     "compiler": 1972,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers
     # examples in docstrings of the host API; ranges for torch's profiler, which left `profiler`; uninterned strings
     "runtime": 9970,

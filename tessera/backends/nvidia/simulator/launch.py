@@ -1,11 +1,13 @@
-"""Launches kernels in the simulator: a grid's programs one after the other, on arguments in place."""
+"""Launches kernels in the simulator: a grid's programs one after the other, or in turns, on arguments in place."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,11 @@ from tessera.backends.nvidia.simulator.program import program_of
 from tessera.backends.nvidia.simulator.text import full
 from tessera.config import knobs
 from tessera.dtypes import FLOATS
-from tessera.errors import InvalidOption
+from tessera.errors import InvalidOption, SimulatedHazard
 
 SCALARS = {t.short: t.llvm for t in FLOATS if t.is_standard_floating()}
 LATENCIES = ("eager", "late", "random")
+MOST_TURNS = 5000  # of programs that wait, without a change of global memory
 
 
 @dataclass
@@ -127,7 +130,8 @@ def run_kernel(
     stride = threads if cluster == 1 else -(-threads // 128) * 128
     program = program_of(ir, name, cluster * stride)
     seed = knobs.simulator.seed or 0 if seed is None else seed
-    m = Machine(program, memory, shared, threads, cluster, latency, seed)
+    make = partial(Machine, program, memory, shared, threads, cluster, latency)
+    m = make(seed)
     m.tensor_maps = _maps(tensor_maps, host_code, [x for _, x in given])
     m.banks = Banks() if knobs.simulator.banks else None
     values = [_spread(m, kind, x) for kind, x in given]
@@ -140,8 +144,7 @@ def run_kernel(
     values = [_narrowed(type, x) for (type, _), x in zip(program.params, values, strict=True)]
     report = Report(counts=m.counts, written=m.written)
     with np.errstate(all="ignore"):
-        for at in np.ndindex(*grid[::-1]):
-            m.run(values, tuple(at[::-1]), tuple(grid))
+        _in_turns(m, lambda n: make(seed + n), values, grid)
     report.uninitialised = dict(m.shared.unknown)
     report.banks = m.banks.traffic if m.banks else {}
     if m.banks and report.render():
@@ -149,6 +152,43 @@ def run_kernel(
     elif report.uninitialised:
         warnings.warn(report.render(), RuntimeWarning, stacklevel=2)
     return report
+
+
+def _in_turns(
+    m: Machine, another: Callable[[int], Machine], values: list[np.ndarray], grid: tuple[int, ...]
+) -> None:
+    """Run programs one after another; those that may wait for others go on in turns when all have started."""
+    free, waiting = [m], deque[tuple[Machine, Iterator[None]]]()
+    for at in np.ndindex(*grid[::-1]):
+        one = free.pop() if free else _like(m, another(len(waiting)))
+        turns = one.run(values, tuple(at[::-1]), tuple(grid))
+        if next(turns, one) is one:
+            free.append(one)
+        else:
+            waiting.append((one, turns))
+    idle, changes = 0, m.memory.changes
+    while waiting:
+        one, turns = waiting.popleft()
+        if next(turns, one) is not one:
+            waiting.append((one, turns))
+        idle, changes = (idle + 1 if changes == m.memory.changes else 0), m.memory.changes
+        if idle == MOST_TURNS:
+            at = one.place_of(one.line)
+            raise SimulatedHazard(
+                "every program waits, and none changes global memory any more"
+            ).note(f"at {at}")
+
+
+def _like(m: Machine, made: Machine) -> Machine:
+    """Return a machine that counts where `m` does, and has its maps."""
+    made.tensor_maps, made.banks, made.counts, made.written = (
+        m.tensor_maps,
+        m.banks,
+        m.counts,
+        m.written,
+    )
+    made.shared.unknown = m.shared.unknown
+    return made
 
 
 def _maps(

@@ -8,7 +8,7 @@ those that are furthest behind go first.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from tessera.errors import DeviceAssertionError, OutOfBounds, SimulatedHazard, T
 from tessera.interp.directed import directed
 
 BEHIND = 1 << 40  # the step of a thread that is done
+PATIENCE = 100  # steps of the scheduler without a change of global memory, after which other programs go on
 BITS = {"i1": 1, "i8": 8, "i16": 16}
 
 
@@ -65,8 +66,10 @@ class Machine:
         self.line = self.number = -1  # of the source line, of the step
 
     # --- running --------------------------------------------------------------------------------------------------
-    def run(self, args: list[np.ndarray], program: tuple[int, ...], grid: tuple[int, ...]) -> None:
-        """Run one program of the grid."""
+    def run(
+        self, args: list[np.ndarray], program: tuple[int, ...], grid: tuple[int, ...]
+    ) -> Iterator[None]:
+        """Run one program of the grid. It yields where it may wait for what another program does."""
         self.program_id, self.grid = program, grid
         self.shared.forget()
         self.way = UnderWay(self.latency, self.rng)
@@ -82,7 +85,7 @@ class Machine:
             env[slot] = x
         self.pc = np.where(self.index < self.in_block, 0, BEHIND).astype(np.int64)
         try:
-            self._schedule(env)
+            yield from self._schedule(env)
             self._end()
         except TesseraError as error:
             where = self.place_of(self.line)
@@ -90,8 +93,14 @@ class Machine:
                 error.note(f"at {where}, program {self.program_id}")
             raise
 
-    def _schedule(self, env: list[Any]) -> None:
+    def _schedule(self, env: list[Any]) -> Iterator[None]:
+        left, changes = PATIENCE, self.memory.changes
         while True:
+            left -= self.program.may_wait
+            if left == 0:
+                if changes == self.memory.changes:
+                    yield
+                left, changes = PATIENCE, self.memory.changes
             front = self.pc.reshape(-1, 32).min(1)
             live = front < BEHIND
             if not live.any():
@@ -294,7 +303,7 @@ class Machine:
             new = np.array([[combine(int(raw[0, 0]), *[int(x[t]) for x in operands])]], np.uint64)
             if space == "shared":
                 self.shared.write(one, new, size, self.bits[t : t + 1])
-            else:
+            elif new != raw:
                 self.memory.write(one, new, size)
         return old
 

@@ -46,11 +46,13 @@ class Extent:
 
 
 class Global:
-    """Global memory of launches: extents of arrays. `open`: there are raw addresses, which may point to anything."""
+    """Global memory of launches: extents of arrays. `open`: there are raw addresses, which may point to anything.
+    `changes`: how often it was written."""
 
     def __init__(self) -> None:
         self.extents: list[Extent] = []
         self.open = False
+        self.changes = 0
 
     def add(self, first: int, end: int) -> None:
         if end > first:
@@ -97,6 +99,7 @@ class Global:
 
     def write(self, address: np.ndarray, raw: np.ndarray, size: int) -> None:
         count = int(raw.shape[1])
+        self.changes += 1
         for which, e in self.pieces(address, count * size):
             at = np.asarray(address[which] - np.uint64(e.first), np.int64)
             if e.first % size:

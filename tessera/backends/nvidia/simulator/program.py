@@ -72,6 +72,9 @@ class Program:
         self.tables, self.strings = tables_of(ir), strings_of(ir)
         self.lines = lines_of(ir)
         self.rows = _rows(ir)
+        self.may_wait = any(
+            r.name == "atomic" or "volatile.global" in r.text for r in self.rows.values()
+        )
         self.steps: list[Step] = []
         self.initial: list[Value] = []  # values of all slots before the first step
         self._constants: dict[tuple[str, str], int] = {}
