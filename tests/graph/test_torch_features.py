@@ -309,6 +309,20 @@ def test_what_nobody_uses_need_not_be_as_tracing_foretells(sums: Any):
     compare(f, torch.randn(4), fullgraph=True)
 
 
+def test_eager_may_give_nothing_where_tracing_foretells_a_tensor():
+    """As an attention does whose weights nobody asked for."""
+    x, w, b = torch.randn(2, 3, 8), torch.randn(24, 8), torch.randn(24)
+
+    def attention(x: Any, w: Any, b: Any, weighed: bool) -> Any:
+        given = (x, x, x, 8, 2, w, b, w[:8], b[:8], None, weighed)
+        found, weights = torch._native_multi_head_attention(*given)
+        return found.sin(), weights
+
+    for weighed in (False, True):
+        found = compare(partial(attention, weighed=weighed), x, w, b)
+        assert "aten._native_multi_head_attention.default" in externs(found)
+
+
 @pytest.mark.parametrize("by_name", [False, True])
 def test_places_in_memory_count_from_where_a_tensor_lies(by_name: bool):
     """Temporaries lie in one arena; torch traces each as if it were alone in its memory."""

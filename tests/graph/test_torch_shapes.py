@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +219,23 @@ def test_groups_of_a_convolution_that_are_a_size(backward: bool):
         return F.relu(F.conv2d(F.relu(x), w, groups=x.shape[1], padding=1))
 
     compare(depthwise, x, w, backward=backward, dynamic=True, scale=5)
+
+
+# Rows of four that a guard of torch's counts: torch's expression for their number stays what it is.
+ROWS: dict[str, Callable[[Any, Any], Any]] = {
+    "broadcast": lambda one, some: one * some,
+    "expanded": lambda one, some: one.expand(3, 4) + some.sum(),
+    "squeezed": lambda one, some: one.squeeze(0).sin() + some,
+    "a batch of products": lambda one, some: one[:, None] @ some[:, :, None],
+    "chosen from": lambda one, some: torch.where(some > 0, one, some),
+    "written to": lambda one, some: torch.masked_fill(some, one > 0, 2.0),
+}
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", ROWS)
+def test_one_row_is_one_where_only_a_guard_says_so(name: str, backward: bool):
+    function = lambda x, y: ROWS[name](x.view(-1, 4), y.view(-1, 4))
+    given = [torch.randn(n, requires_grad=backward) for n in (4, 8)]
+    graphs = compare(function, *given, backward=backward, dynamic=True, strides=not backward)
+    assert graphs[0].imported is not None

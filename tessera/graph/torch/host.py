@@ -228,7 +228,7 @@ class TorchHost:
                 results = _apart(results, arrays)
             exact = strides or [t and strides_of(t, env) for t in types]
             pairs = zip(results, exact, strict=True)
-            return [x if s is None else with_strides(x, s) for x, s in pairs]
+            return [x if x is None or s is None else with_strides(x, s) for x, s in pairs]
 
         def without_grad(arrays: Sequence[Any], symbols: Mapping[str, int]) -> Any:
             if not torch.is_grad_enabled():

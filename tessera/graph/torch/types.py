@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from hashlib import sha256
 from typing import Any
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod, ModularIndexing, PythonMod
 
 from tessera import dtypes
@@ -96,10 +98,7 @@ def from_sympy(e: Any) -> Expr:
     if isinstance(e, sympy.Add):
         return sum(of, expr(0))
     if isinstance(e, sympy.Mul):
-        product = expr(1)
-        for factor in of:
-            product = product * factor
-        return product
+        return reduce(lambda a, b: a * b, of, expr(1))
     if isinstance(e, sympy.Pow) and e.exp.is_Integer and e.exp > 0:
         return from_sympy(sympy.Mul(*[e.base] * int(e.exp), evaluate=False))
     if isinstance(e, (FloorDiv, CleanDiv)):
@@ -110,18 +109,19 @@ def from_sympy(e: Any) -> Expr:
         return of[0] // of[1] % of[2]
     if e.func.__name__ in ("Max", "Min"):
         join = maximum if e.func.__name__ == "Max" else minimum
-        found = of[0]
-        for other in of[1:]:
-            found = join(found, other)
-        return found
+        return reduce(join, of)
     raise NotLowered(f"a size is {e}")
 
 
 def size_of(value: Any) -> Size:
     """A size, stride or index of torch's: an int, or an expression of symbols."""
-    if isinstance(value, torch.SymInt):
-        return size(from_sympy(value.node.expr))
-    return int(value)
+    if not isinstance(value, torch.SymInt):
+        return int(value)
+    e, hint = value.node.expr, value.node.hint
+    # Torch leaves `s // 4` as it is where a guard says that it is 1, so that tensors of this size are broadcast.
+    if hint in (0, 1) and not e.is_Symbol and statically_known_true(value == hint):
+        return hint
+    return size(from_sympy(e))
 
 
 def sizes_of(values: Sequence[Any]) -> tuple[Size, ...]:
