@@ -323,6 +323,19 @@ def test_eager_may_give_nothing_where_tracing_foretells_a_tensor():
         assert "aten._native_multi_head_attention.default" in externs(found)
 
 
+def test_a_size_of_what_an_operation_reads_may_be_in_no_memory():
+    """As that of a number that is read as a tensor of many elements."""
+    LIBRARY.define("total(Tensor x) -> Tensor")
+    LIBRARY.impl("total", lambda x: x.sum(), "CompositeExplicitAutograd")
+    fake = lambda x: x.new_empty(())
+    torch.library.register_fake("tessera_test::total", fake, lib=LIBRARY)
+    counted = lambda x, n: torch.ops.tessera_test.total(x.sin().expand(n, 3)) * 2
+    compiled = torch.compile(counted, backend="tessera", dynamic=True)
+    for n in (2, 5, 600):
+        x = torch.randn(())
+        assert difference(compiled(x, n), counted(x, n)) is None
+
+
 @pytest.mark.parametrize("by_name", [False, True])
 def test_places_in_memory_count_from_where_a_tensor_lies(by_name: bool):
     """Temporaries lie in one arena; torch traces each as if it were alone in its memory."""

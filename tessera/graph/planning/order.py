@@ -17,12 +17,12 @@ from itertools import accumulate
 
 from tessera.graph.ir.types import TensorType
 from tessera.graph.planning.plan import (
+    LIKELY,
     Extern,
     Interpret,
     Launch,
     Plan,
     Step,
-    likely_sizes,
     number,
     storage_size,
 )
@@ -66,7 +66,6 @@ class Steps:
     on itself; `shared`: memory of operands that results may take, by step, where they die there."""
 
     def __init__(self, plan: Plan, page: int):
-        sizes = likely_sizes({v for s in plan.steps for v in (*s.reads, *s.writes)})
         self.plan, self.count = plan, len(plan.steps)
         self.needs: list[set[int]] = [set() for _ in plan.steps]
         self.feeds: list[set[int]] = [set() for _ in plan.steps]
@@ -81,7 +80,7 @@ class Steps:
                 if home is None or (home in self.given and home not in plan.donated - results):
                     continue
                 if home not in numbers:
-                    n = -(-number(storage_size(home.type), sizes) // page) * page
+                    n = -(-number(storage_size(home.type), LIKELY) // page) * page
                     numbers[home] = len(self.memories)
                     self.memories.append(Memory(n, home in plan.donated, home in results))
                 touched = self.memories[numbers[home]].steps

@@ -7,7 +7,7 @@ launch graph_add_77c1 (p0 = e0, p1 = y)          y: a result of the graph, alloc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tessera.graph.emit.accesses import offset_of
@@ -29,7 +29,6 @@ INPUT, TEMPORARY, OUTPUT, FOREIGN, OWN, PAGED = (
     "paged",
 )
 IN_ARENAS = (TEMPORARY, PAGED)
-LIKELY = 512  # what a symbolic size counts as, where allocations and their order are chosen
 MOST_LAUNCHES = 256  # that native code starts in one go: their arguments lie on the stack
 
 
@@ -235,13 +234,12 @@ def number(n: Size, sizes: Mapping[Sym, int]) -> int:
     return n if isinstance(n, int) else int(n.evaluate(sizes))
 
 
-def likely_sizes(tensors: Iterable[Value]) -> dict[Sym, int]:
-    """A number for each symbol in the types of tensors."""
-    types = (v.type for v in tensors if _is_tensor(v))
-    found = (
-        s for t in types for n in (*t.shape, *t.all_strides) if isinstance(n, Expr) for s in n.syms
-    )
-    return dict.fromkeys(map(Sym, found), LIKELY)
+class _Likely(dict[Sym, int]):
+    def __missing__(self, of: Sym) -> int:
+        return 512
+
+
+LIKELY = _Likely()  # what each symbol counts as, where allocations and their order are chosen
 
 
 def storage_size(t: TensorType) -> Size:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
-from tessera.graph.index import Sym
 from tessera.graph.ir.types import TensorType, product
 from tessera.graph.passes import alive
 from tessera.graph.planning.breaks import Lease, choose, least_of
@@ -21,6 +20,7 @@ from tessera.graph.planning.pages import share_pages
 from tessera.graph.planning.plan import (
     FOREIGN,
     INPUT,
+    LIKELY,
     OUTPUT,
     OWN,
     TEMPORARY,
@@ -30,7 +30,6 @@ from tessera.graph.planning.plan import (
     Plan,
     Step,
     groups_of,
-    likely_sizes,
     number,
     storage_size,
 )
@@ -110,8 +109,8 @@ class Settling:
     def break_where_arenas_hold_more(self) -> None:
         """Start launches apart where arenas, whose tensors share them in a group, hold more than these would apart:
         beside where they are started apart anyway."""
-        plan, sizes = self.plan, likely_sizes(self.plan.place)
-        held = plan.peak_bytes(sizes, self.page)
+        plan = self.plan
+        held = plan.peak_bytes(LIKELY, self.page)
         if not plan.steps or held <= least_of(self.apart, len(plan.steps)):
             return
         found = choose([replace(x, placed=False) for x in self.apart], plan.groups())
@@ -121,7 +120,7 @@ class Settling:
         plan.place = {v: TEMPORARY if sort == OWN else sort for v, sort in plan.place.items()}
         self._break(plan.breaks | found)
         cut_arena(plan, self.keep_from, self.page)
-        if plan.peak_bytes(sizes, self.page) >= held:
+        if plan.peak_bytes(LIKELY, self.page) >= held:
             plan.same, plan.lives, plan.place, plan.arenas, plan.breaks = kept
 
     # --- results in the memory of arguments -------------------------------------------------------------------------
@@ -279,21 +278,20 @@ def is_whole(t: TensorType) -> bool:
 # --- groups and arenas ----------------------------------------------------------------------------------------------
 def leases_of(plan: Plan, page: int) -> list[Lease]:
     """What a plan holds in pages, each temporary tensor by itself."""
-    sizes = likely_sizes(plan.place)
-    own = ((v, rounded(number(storage_size(v.type), sizes))) for v in plan.buffers())
-    others = (Lease(a.first, a.last, a.bytes) for a in plan.allocations(sizes, page))
+    own = ((v, rounded(number(storage_size(v.type), LIKELY))) for v in plan.buffers())
+    others = (Lease(a.first, a.last, a.bytes) for a in plan.allocations(LIKELY, page))
     return [*(Lease(*plan.lives[v], size, True) for v, size in own), *others]
 
 
 def cut_arena(plan: Plan, keep_from: float = inf, page: int = PAGE) -> None:
     """Make several arenas of the one, where less is held then; tensors that are alone in one are allocated as such, but
     for those that are kept for the next call."""
-    buffers, sizes = plan.buffers(), likely_sizes(plan.place)
-    made = [Buffer(*plan.lives[v], number(storage_size(v.type), sizes)) for v in buffers]
+    buffers = plan.buffers()
+    made = [Buffer(*plan.lives[v], number(storage_size(v.type), LIKELY)) for v in buffers]
     groups = plan.groups()
-    others = [a for a in plan.allocations(sizes, page) if a.arena is None]
+    others = [a for a in plan.allocations(LIKELY, page) if a.arena is None]
     held = [sum(a.at(g) for a in others) for g in groups]
-    room = [workspace(plan.steps[g.start], sizes) for g in groups]
+    room = [workspace(plan.steps[g.start]) for g in groups]
     gone = [sum(a.at(g) for a in let_go(plan)) for g in groups]
     parts = cut(made, [g.stop - 1 for g in groups], held, room, gone)
     arenas = [[buffers[k] for k in sorted(part)] for part in parts]
@@ -305,18 +303,17 @@ def cut_arena(plan: Plan, keep_from: float = inf, page: int = PAGE) -> None:
 def let_go(plan: Plan) -> list[Allocation]:
     """The memory of arguments that the caller may have let go of when they are read: where it needs some of them no
     more, it may also drop results of the program, which a backward graph gets again, and gradients."""
-    sizes = likely_sizes(plan.place)
     arguments = plan.arguments if plan.donated else []
     return [
-        Allocation(plan.lives[v][1] + 1, len(plan.steps), number(storage_size(v.type), sizes))
+        Allocation(plan.lives[v][1] + 1, len(plan.steps), number(storage_size(v.type), LIKELY))
         for v in arguments
         if v in plan.lives and v not in plan.donated and _is_tensor(v)
     ]
 
 
-def workspace(step: Step, sizes: Mapping[Sym, int]) -> int:
+def workspace(step: Step) -> int:
     """What a call of the library may take while it runs."""
-    return alive.workspace(step.op, lambda n: number(n, sizes)) if isinstance(step, Extern) else 0
+    return alive.workspace(step.op, lambda n: number(n, LIKELY)) if isinstance(step, Extern) else 0
 
 
 def _is_tensor(v: Value) -> bool:
