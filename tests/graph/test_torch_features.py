@@ -336,6 +336,22 @@ def test_a_size_of_what_an_operation_reads_may_be_in_no_memory():
         assert difference(compiled(x, n), counted(x, n)) is None
 
 
+def test_memory_of_an_argument_may_be_freed():
+    """What reads it before is not put off until it is gone."""
+
+    def f(x: Any) -> Any:
+        found = x.sin() + 1
+        x.untyped_storage().resize_(0)
+        return found.cos()
+
+    torch._dynamo.reset()
+    x = torch.randn(1000)
+    wanted = torch.cos(torch.sin(x) + 1)
+    found = torch.compile(f, backend="tessera", fullgraph=True)(x)
+    assert difference(found, wanted) is None
+    assert x.untyped_storage().size() == 0
+
+
 @pytest.mark.parametrize("by_name", [False, True])
 def test_places_in_memory_count_from_where_a_tensor_lies(by_name: bool):
     """Temporaries lie in one arena; torch traces each as if it were alone in its memory."""

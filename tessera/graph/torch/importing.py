@@ -212,9 +212,7 @@ class _Importer:
 
     def _constants(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
-            held: Any = self.graph
-            for part in str(node.target).split("."):
-                held = getattr(held, part)
+            held: Any = operator.attrgetter(str(node.target))(self.graph)
             if isinstance(held, torch.Tensor) and self.devices.is_literal(held):
                 self.env[node] = self.devices.literal(held)
             elif isinstance(held, torch.Tensor):
@@ -238,6 +236,8 @@ class _Importer:
         if is_user_kernel(node.target):
             return self._user_kernel(node)
         name, reason = str(node.target), NO_KERNEL
+        if name == "inductor.resize_storage_bytes_.default":  # its schema tells of no change
+            raise NotImported("it frees memory of an argument, or takes some for it")
         if name.startswith("auto_functionalized"):  # an operation that changes its arguments
             name, reason = str(node.args[0]), REASON
         elif getattr(node.target, "namespace", "aten") not in ("aten", "prims"):
