@@ -225,10 +225,6 @@ def groups_of(
     return found
 
 
-def _is_tensor(v: Value) -> bool:
-    return isinstance(v.type, TensorType)
-
-
 def number(n: Size, sizes: Mapping[Sym, int]) -> int:
     """A size as a number."""
     return n if isinstance(n, int) else int(n.evaluate(sizes))
