@@ -36,6 +36,7 @@ CASES: dict[str, Case] = {
         [(ROWS, COLUMNS), (COLUMNS,), (COLUMNS,)],
     ),
     "column-sums": (lambda x: x.sum(0), [(ROWS, COLUMNS)]),
+    "few-columns": (lambda x: x.sum(0), [(1_000_000, 4)]),
     "total": (lambda x: (x * x).sum(), [(ROWS, COLUMNS)]),
     "small": (lambda x, y: torch.relu(x + y), [(16, 16), (16, 16)]),
 }

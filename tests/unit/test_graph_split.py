@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tessera.backends.compiler import GPUTarget
 from tessera.graph.calls.executable import machine_of
+from tessera.graph.emit.tiling import Machine
 from tessera.graph.ir.build import GraphBuilder
 from tessera.graph.passes import optimize
 from tessera.graph.planning.plan import Launch
 from tessera.ir import Value
 from tests.unit.graph_kit import HOPPER, built_for_hopper, check, compiled, fp32, module_of
 
+CPU = GPUTarget("cpu", "avx2", 1)
 RNG = np.random.default_rng(0)
 
 
@@ -135,3 +138,59 @@ def test_splitting_can_be_left_out(monkeypatch: pytest.MonkeyPatch):
         exe = compiled(module_of(build), machine_of(HOPPER))
         assert len(exe.plan.steps) == kernels
         assert exe([x])[0] == x.sum()
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(4096, 3), (4100, 2), (1999, 4), (2000, 5), (640, 15), (400, 16), (3, 2)]
+)
+def test_rows_of_few_columns(rows: int, columns: int):
+    """A part takes several of them at a time on a CPU, whether or not their number is a multiple."""
+    x = RNG.integers(-50, 50, (rows, columns)).astype(np.float32)
+
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", fp32(rows, columns))
+
+        def body(j: Value) -> list[Value]:
+            found = [g.reduce(kind, [rows], lambda r: g.load(a, r, j)) for kind in ("sum", "max")]
+            place = g.arg_reduce("min", rows, lambda r: g.load(a, r, j))
+            return [*found, *place, *g.welford([rows], lambda r: g.load(a, r, j))]
+
+        return g.loops([columns], body)
+
+    wanted = x.sum(0), x.max(0), x.min(0), x.argmin(0), x.mean(0), x.var(0) * rows
+    check(build, [x], [*wanted, np.full(columns, rows, np.float32)], rtol=1e-3, atol=1e-3)
+
+
+def first_launch(rows: int, columns: int, of: int, machine: Machine) -> Launch:
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", fp32(rows, of))
+        return g.loop([columns], lambda j: g.reduce("sum", [rows], lambda r: g.load(a, r, j)))
+
+    step = compiled(optimize(module_of(build)), machine).plan.steps[0]
+    assert isinstance(step, Launch)
+    return step
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "of", "wanted"),
+    [
+        (4096, 3, 3, 24),
+        (4096, 10, 10, 20),
+        (4096, 32, 32, 32),
+        (4097, 3, 3, 3),  # no number of rows divides it
+        (4096, 3, 4, 3),  # a row does not begin where the one before ends
+        (36, 11, 11, 11),  # so little that a second launch takes longer
+    ],
+)
+def test_rows_of_few_columns_are_whole_vectors(rows: int, columns: int, of: int, wanted: int):
+    found = first_launch(rows, columns, of, machine_of(CPU))
+    assert found.code.tiling.axes[-1].extent == wanted
+    on_gpu = first_launch(rows, columns, of, machine_of(HOPPER))
+    assert on_gpu.code.tiling.axes[-1].extent == columns
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+def test_parts_are_shared_among_cores(lanes: int):
+    """Few columns leave room in a tile for all parts, but then a single core would walk through them."""
+    launch = first_launch(40000, 10, 10, replace(machine_of(CPU), lanes=lanes))
+    assert launch.code.programs == lanes

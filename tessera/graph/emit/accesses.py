@@ -27,6 +27,7 @@ from tessera.ops import arith
 
 INNER = 100  # the number of the first index that is not of the nest itself
 SOME = 16  # values of an index whose mean counts
+PLACES = {LoadOp, IndexOp}  # what uses an index to say where an element lies
 Size = int | Expr
 
 
@@ -120,7 +121,7 @@ class Accesses:
         for op in block:
             if isinstance(op, LoadOp):
                 self._load(op)
-            elif isinstance(op, IndexOp):
+            elif isinstance(op, IndexOp) and {type(u) for u in op.result.users()} - PLACES:
                 self._add(index_expr(op.result, self._bound.get, self._unknown), 0)
             elif isinstance(op, LoopOp | CombiningOp | SortOp):
                 self._enter(op)

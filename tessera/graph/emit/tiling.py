@@ -204,9 +204,10 @@ def _elements(extents: Sequence[Size], machine: Machine) -> int:
 
 
 def _blocks(
-    groups: Sequence[Group], accesses: Sequence[Access], most: int, machine: Machine
+    groups: Sequence[Group], accesses: Sequence[Access], most: int, machine: Machine, lanes: int = 1
 ) -> dict[Group, int]:
-    """How many elements of each axis make the tile; axes that are left out have one."""
+    """How many elements of each axis make the tile; axes that are left out have one. `lanes` have a program each, if
+    the axis along memory need not be cut for that."""
     if not groups:
         return {}
     by_weight = sorted(groups, key=lambda g: (_weight(accesses, g.last), g.last), reverse=True)
@@ -220,6 +221,9 @@ def _blocks(
     found = {first: (_along if along else _block)(first.extent, most, machine)}
     room = most // found[first]
     rest = [g for g in reversed(groups) if g is not first]
+    programs = product([cdiv(first.extent, found[first]), *(g.extent for g in rest)])
+    if isinstance(programs, int):
+        room = min(room, programs // lanes)
     if room > 1 and rest:
         found[rest[0]] = _block(rest[0].extent, room, machine)
     return found
@@ -289,7 +293,8 @@ def _with_inner(
                 most = min(most, 512)
             else:
                 groups = _without_gaps(groups, most)
-            return _made(groups, _blocks(groups, accesses, most, machine), machine)
+            lanes = machine.lanes if machine.exact and not small else 1
+            return _made(groups, _blocks(groups, accesses, most, machine, lanes), machine)
     if outer > along:
         return _columns(groups, accesses, longest, machine, _yields_tensors(op))
     if machine.exact or longest is None:

@@ -134,7 +134,7 @@ def _totals(row: Row, parts: int, each: int) -> Sequence[Value]:
     with b.b.at(block):
         for x in op.body:
             if x is scan:
-                body = part_body(scan, mapping, block.args[-1], each, row.length, scan.identities)
+                body = part_body(scan, mapping, block.args[-1:], each, row.length, scan.identities)
                 b.b.insert(YieldOp(_combined(b, scan, body, each)))
             elif not x.regions and not isinstance(x, YieldOp):
                 b.b.insert(x.clone(mapping))
@@ -196,7 +196,7 @@ def _resumed(
 ) -> Sequence[Value]:
     """The scan of a part, from what comes before it on."""
     scan = row.scan
-    body = part_body(scan, mapping, part, each, row.length, scan.identities)
+    body = part_body(scan, mapping, [part], each, row.length, scan.identities)
     regions = [body, scan.combine.clone({})]
     made = b.b.insert(ScanOp(extents=(each,), identities=scan.identities, regions=regions))
 
@@ -212,7 +212,7 @@ def _reader(
 ) -> None:
     """The part of a loop that reads the scan."""
     made = {mapping[v] for x in (row.scan, *row.readers) for v in x.results if v in mapping}
-    body = part_body(op, mapping, part, each, row.length)
+    body = part_body(op, mapping, [part], each, row.length)
     loop = b.b.insert(LoopOp(extents=(each,), regions=[body]))
     for x in body:
         if isinstance(x, LoadOp) and x.tensor in made:

@@ -92,8 +92,7 @@ def _fits(c: LoopOp, op: LoopOp, k: int, at: dict[Op, int], machine: Machine) ->
         return False
     if not reductions or not all(_reduces(x, op.extents[:k]) for x in reductions):
         return False
-    sums = [x for x in reductions if isinstance(x, ReduceOp)]
-    if any(depends(x, sums) for x in sums):
+    if depends(c.body, [x for x in reductions if isinstance(x, ReduceOp)]):
         return False
     given = captured_tensors(c)
     if any(v.op is not None and v.op is not op and at[v.op] > at[op] for v in given):
@@ -240,7 +239,7 @@ class Grouping:
             inside.insert(YieldOp(placed(inside, op, self.k)))
             op = LoopOp(extents=op.extents[: self.k], regions=[outer], loc=op.loc)
             Builder.before_op(self.op).insert(op)
-        body = part_body(op, {}, b.block.args[0], each, self.count)
+        body = part_body(op, {}, b.block.args[:1], each, self.count)
         if op is not self.op:
             op.erase()
         return b.insert(LoopOp(extents=(each,), regions=[body], loc=op.loc))
@@ -255,7 +254,7 @@ class Grouping:
             known = all(v in mapping or v.block is not c.body for v in x.operands)
             if not x.regions and not isinstance(x, YieldOp) and known:
                 inner.insert(x.clone(mapping))
-        body = part_body(r, mapping, b.block.args[0], each, self.count, r.identities)
+        body = part_body(r, mapping, b.block.args[:1], each, self.count, r.identities)
         for x in body:
             if isinstance(x, LoadOp) and x.tensor.op is self.op:
                 tensor = rows.results[x.tensor.index]
