@@ -155,6 +155,22 @@ TRANSFORMED: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("log", [False, True])
+def test_scores_of_millions(log: bool, dim: int):
+    """The largest score, which is subtracted, is rounded; so are the scores from which it is subtracted."""
+
+    def weights(x: Any, scale: Any) -> Any:
+        return (F.log_softmax if log else F.softmax)(x * scale, dim)
+
+    for shape in ((10, 10), (300, 70), (5, 4000)):
+        x = torch.linspace(-1, 1, shape[0] * shape[1]).sin().reshape(shape).mul(3)
+        for scale in (1e6, 1e6 + torch.arange(shape[1]).float()):
+            torch._dynamo.reset()
+            found = torch.compile(weights, backend="tessera")(x, scale)
+            torch.testing.assert_close(found, weights(x, scale), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_transformed_functions(name: str):
     function, shape = TRANSFORMED[name]

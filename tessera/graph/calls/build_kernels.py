@@ -89,7 +89,8 @@ class Kernels:
 
     def _options(self, code: KernelCode) -> dict[str, object]:
         options: dict[str, object] = {"num_warps": code.warps}
-        return options if self.contract else {**options, "enable_fp_fusion": False}
+        contract = self.contract and code.contract
+        return options if contract else {**options, "enable_fp_fusion": False}
 
     def _reproducer(self, code: KernelCode) -> Path | None:
         """A folder with a kernel that does not compile, and a program that shows it; None where a fault is an error."""

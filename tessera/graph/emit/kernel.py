@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tessera.dtypes import int32, int64
+from tessera.dtypes import dtype, int32, int64
 from tessera.graph.emit.accesses import offset_of, place_of
 from tessera.graph.emit.aligned import aligned
 from tessera.graph.emit.inner import InnerNest, Pass
@@ -18,8 +18,8 @@ from tessera.graph.emit.walk import WalkNest, emit_walk, tiling_of, walk_of
 from tessera.graph.index import Expr, Sym, expr
 from tessera.graph.ir.ops import IndexOp, LoopOp, ReduceOp, ScanOp, ScatterOp, SortOp, yielded
 from tessera.graph.ir.types import TensorType
-from tessera.ir import Block, Module, Op, Value, print_module, shape_of
-from tessera.ops import ConstOp, YieldOp
+from tessera.ir import Block, Module, Op, Value, elem_of, print_module, shape_of
+from tessera.ops import ConstOp, ExpOp, MulOp, SubOp, YieldOp
 
 Size = int | Expr
 NAMED = 3  # ops that a kernel's name tells
@@ -30,7 +30,8 @@ class KernelCode:
     """A kernel before it is compiled. `text`: its tile IR; `parameters`: tensors, scalars and sizes of the graph;
     `written`: the numbers of those that it writes; `reusable`: pairs (result, operand) of parameters that may be the
     same memory, since each program reads the elements that it writes, and no others, before it writes them;
-    `origins`: the operations of the program that it computes, as far as the locations of the graph's ops say."""
+    `contract`: whether a product may be subtracted from or added to in one rounding; `origins`: the operations of the
+    program that it computes, as far as the locations of the graph's ops say."""
 
     name: str
     text: str
@@ -40,6 +41,7 @@ class KernelCode:
     programs: Size
     warps: int
     tiling: Tiling
+    contract: bool = True
     origins: tuple[str, ...] = ()
 
 
@@ -165,8 +167,21 @@ def finished(
     function.name = name
     return KernelCode(
         name, print_module(module), parameters, tuple(place[r] for r in written), tuple(reusable),
-        tiling.programs, tiling.warps, tiling, origins(ops),
+        tiling.programs, tiling.warps, tiling, not any(map(_shifts_a_product, function.walk())), origins(ops),
     )  # fmt: skip
+
+
+def _shifts_a_product(op: Op) -> bool:
+    """Whether an op subtracts from a product as softmax does. Its largest element, which is subtracted, is a product
+    that has been rounded: less it, an unrounded one is not 0, but up to a thirtieth at a million."""
+    if not isinstance(op, SubOp) or not isinstance(op.lhs.op, MulOp):
+        return False
+    elem = elem_of(op.result.type)
+    return (
+        isinstance(elem, dtype)
+        and elem.is_floating()
+        and any(isinstance(user, ExpOp | SubOp) for user in op.result.users())
+    )
 
 
 def origins(ops: Sequence[Op]) -> tuple[str, ...]:
