@@ -205,7 +205,9 @@ class _Barriers:
     def _met(self, state: State) -> State:
         """Return which accesses have not met a barrier after the threads of each warp have met."""
         met = globally(state)
-        return (state - met) | (set() if self.is_one_warp else {replace(t, met=True) for t in met})
+        if self.is_one_warp:
+            return state - met
+        return (state - met) | {replace(t, met=True) for t in met}
 
     def _is_by_one_warp(self, t: Touch | GlobalTouch, old: Touch | GlobalTouch) -> bool:
         if not isinstance(t, GlobalTouch) or not isinstance(old, GlobalTouch):
