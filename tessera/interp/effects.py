@@ -248,7 +248,7 @@ def breakpoint_(m: Machine, op: memory.BreakpointOp, *values: np.ndarray) -> tup
     return ()
 
 
-@evaluate(memory.BarrierOp, memory.WarpBarrierOp, memory.AssumeOp)
+@evaluate(memory.BarrierOp, gpu.WarpBarrierOp, memory.AssumeOp)
 def nothing_(m: Machine, op: Op, *_: object) -> tuple[()]:
     return ()
 

@@ -30,7 +30,7 @@ from tessera.ops.tile import Matmul, Rearrangement
 __all__ = [
     "AsyncCommitOp", "AsyncCopyOp", "AsyncWaitOp", "ConvertLayoutOp", "CtaIdOp", "LocalAllocOp", "LocalIndexOp",
     "LocalLoadOp", "LocalStoreOp", "LocalTransOp", "MmaOp", "NumCtasOp", "PingPongOp", "SharedView",
-    "TensorCopyOp", "WarpSpecializeOp", "WgmmaOp", "WgmmaWaitOp",
+    "TensorCopyOp", "WarpBarrierOp", "WarpSpecializeOp", "WgmmaOp", "WgmmaWaitOp",
 ]  # fmt: skip
 
 
@@ -229,6 +229,10 @@ class PingPongOp(Op, opcode="ping_pong", effects=Effect.READ | Effect.WRITE | Ef
         require(
             self.kind in PING_PONG_KINDS, self, f"the kind is none of {', '.join(PING_PONG_KINDS)}"
         )
+
+
+class WarpBarrierOp(Op, opcode="warp_barrier", effects=Effect.SYNC):
+    """The threads of each warp wait for one another; memory that one of them has written before is visible after."""
 
 
 class MmaOp(Matmul, opcode="mma"):

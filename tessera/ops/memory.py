@@ -28,7 +28,7 @@ __all__ = [
     "AssertOp", "AssumeOp", "Atomic", "AtomicCasOp", "AtomicRmwOp", "BarrierOp", "BreakpointOp", "CheckOp",
     "DescriptorAccess", "DescriptorGatherOp", "DescriptorLoadOp", "DescriptorScatterOp", "DescriptorStoreOp",
     "DescriptorWrite", "Diagnostic", "LoadOp", "MakeDescriptorOp", "PointerAccess", "PointerWrite", "PrintOp",
-    "StoreOp", "TileLoad", "WarpBarrierOp", "pointee",
+    "StoreOp", "TileLoad", "pointee",
 ]  # fmt: skip
 
 ATOMIC_OPS = ("add", "max", "min", "and", "or", "xor", "xchg")
@@ -405,10 +405,6 @@ class BreakpointOp(Op, opcode="breakpoint", effects=Effect.WRITE):
 
 class BarrierOp(Op, opcode="barrier", effects=Effect.SYNC):
     """All threads of the program wait for one another; shared memory written before is visible after."""
-
-
-class WarpBarrierOp(Op, opcode="warp_barrier", effects=Effect.SYNC):
-    """The threads of each warp wait for one another; memory that one of them has written before is visible after."""
 
 
 class AssumeOp(Diagnostic, opcode="assume", effects=Effect.WRITE):

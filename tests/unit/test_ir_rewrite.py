@@ -163,6 +163,7 @@ def test_what_is_dead() -> None:
         "assert",
         "print",
         "barrier",
+        "warp_barrier",
         "breakpoint",
         "check",
         "assume",

@@ -44,7 +44,7 @@ class Lanes:
             program_of(EMPTY, "k", THREADS), self.memory, shared, THREADS, 1, latency, 0
         )
         self.m.step = self.m.program.steps[0]
-        self.m.run([], (2, 3, 4), (5, 6, 7))
+        assert not [*self.m.run([], (2, 3, 4), (5, 6, 7))]
         self.m.on = np.ones(THREADS, bool)
 
     def __call__(self, row: p.Primitive, *args: Any) -> Any:

@@ -9,7 +9,7 @@ from tessera.backends.gpu.packing import pack, packed_shape, unpack
 from tessera.backends.gpu.types import memory_bits
 from tessera.backends.gpu.writer import split
 from tessera.ir import ElementType
-from tessera.ops import memory
+from tessera.ops import gpu, memory
 
 VECTOR_BITS = 128  # of the widest access of a thread (PTX, ld.shared.v4)
 
@@ -40,8 +40,8 @@ def load_elements(fl: FunctionLowering, elem: ElementType, address: str, count: 
     return result
 
 
-@lowers(memory.WarpBarrierOp)
-def _warp_barrier(fl: FunctionLowering, op: memory.WarpBarrierOp) -> None:
+@lowers(gpu.WarpBarrierOp)
+def _warp_barrier(fl: FunctionLowering, op: gpu.WarpBarrierOp) -> None:
     fl.target.warp_barrier(fl.w)
 
 

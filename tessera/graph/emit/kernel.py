@@ -174,13 +174,18 @@ def finished(
 def _shifts_a_product(op: Op) -> bool:
     """Whether an op subtracts from a product as softmax does. Its largest element, which is subtracted, is a product
     that has been rounded: less it, an unrounded one is not 0, but up to a thirtieth at a million."""
-    if not isinstance(op, SubOp) or not isinstance(op.lhs.op, MulOp):
+    if (
+        not isinstance(op, SubOp)
+        or not isinstance(op.lhs.op, MulOp)
+        or isinstance(op.rhs.op, MulOp)
+    ):
         return False
-    elem = elem_of(op.result.type)
-    return (
-        isinstance(elem, dtype)
-        and elem.is_floating()
-        and any(isinstance(user, ExpOp | SubOp) for user in op.result.users())
+    elem, users = elem_of(op.result.type), op.result.users()
+    if not isinstance(elem, dtype) or not elem.is_floating():
+        return False
+    return any(
+        isinstance(x, ExpOp) or (isinstance(x, SubOp) and not isinstance(x.rhs.op, MulOp))
+        for x in users
     )
 
 
