@@ -7,10 +7,13 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.dtypes import ALL_DTYPES
 from tessera.errors import CompilationError, UnsupportedLanguageConstruct
+from tessera.interp.numerics import to_storage
 from tests.lang.kit import sample
 
 N = 64
+DTYPES = {d.name: d for d in ALL_DTYPES}
 CLOSE = 2.0**-10  # what approximate instructions of GPUs are within
 
 
@@ -134,6 +137,30 @@ def test_two_numbers_become_a_pair(device):
     text = "cvt.rn.f16x2.f32 $0, $2, $1;"
     found = result(device, text, "=r,r,r,r,r", (F, "fp32"), (G, "fp32"), "fp16", tl.float16, 2)
     np.testing.assert_array_equal(found, F.astype(np.float16))
+
+
+@pytest.mark.parametrize("kind", ["fp16", "bf16", "fp8e4nv", "fp8e5"])
+def test_two_numbers_become_bits_of_a_pair(device, kind):
+    """The first operand becomes the upper half; what is too large for fp8 becomes its largest number."""
+    to = {
+        "fp16": "rn.f16x2",
+        "bf16": "rn.bf16x2",
+        "fp8e4nv": "rn.satfinite.e4m3x2",
+        "fp8e5": "rn.satfinite.e5m2x2",
+    }[kind]
+    x, narrow = (
+        np.concatenate([F[8:], [0.0, -0.0, 1e-3, -2e-2, 1e6, -1e6, np.inf, 0.3]]),
+        kind[:3] == "fp8",
+    )
+    most = {"fp8e4nv": 448.0, "fp8e5": 57344.0}.get(kind, np.inf)
+    found = result(
+        device, f"cvt.rn.{to}.f32 $0, $2, $1;", "=h,f,f" if narrow else "=r,f,f", (x.astype(np.float32), "fp32"),
+        (G, "fp32"), "i16" if narrow else "i32", tl.int16 if narrow else tl.int32,
+    )  # fmt: skip
+    with np.errstate(over="ignore"):  # of fp16
+        halves = [np.clip(v.astype(np.float32), -most, most) for v in (x, G)]
+        stored = [to_storage(v, DTYPES[kind]) for v in halves]
+    np.testing.assert_array_equal(found.view(np.uint8), np.stack(stored, 1).ravel().view(np.uint8))
 
 
 def test_four_bytes_fill_a_register(device):
