@@ -231,6 +231,8 @@ def number(n: Size, sizes: Mapping[Sym, int]) -> int:
 
 
 class _Likely(dict[Sym, int]):
+    """Has a number for any symbol, be it of a tensor that has no memory of the plan."""
+
     def __missing__(self, of: Sym) -> int:
         return 512
 

@@ -181,13 +181,8 @@ def _in_turns(
 
 def _like(m: Machine, made: Machine) -> Machine:
     """Return a machine that counts where `m` does, and has its maps."""
-    made.tensor_maps, made.banks, made.counts, made.written = (
-        m.tensor_maps,
-        m.banks,
-        m.counts,
-        m.written,
-    )
-    made.shared.unknown = m.shared.unknown
+    made.tensor_maps, made.banks = m.tensor_maps, m.banks
+    made.counts, made.written, made.shared.unknown = m.counts, m.written, m.shared.unknown
     return made
 
 
