@@ -154,7 +154,7 @@ def test_two_numbers_become_bits_of_a_pair(device, kind):
     )
     most = {"fp8e4nv": 448.0, "fp8e5": 57344.0}.get(kind, np.inf)
     found = result(
-        device, f"cvt.rn.{to}.f32 $0, $2, $1;", "=h,f,f" if narrow else "=r,f,f", (x.astype(np.float32), "fp32"),
+        device, f"cvt.{to}.f32 $0, $2, $1;", "=h,f,f" if narrow else "=r,f,f", (x.astype(np.float32), "fp32"),
         (G, "fp32"), "i16" if narrow else "i32", tl.int16 if narrow else tl.int32,
     )  # fmt: skip
     with np.errstate(over="ignore"):  # of fp16
