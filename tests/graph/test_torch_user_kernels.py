@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 CASES = (
     "a_new_tensor_is_written", "a_value_is_written_in_place", "an_argument_is_written", "a_view_is_written_in_part",
     "one_kernel_with_several_constants", "an_operation_with_gradients", "an_operation_that_writes", "a_tuned_kernel",
-    "no_memory_is_copied_or_cleared", "descriptors",
+    "a_tuned_kernel_with_options", "no_memory_is_copied_or_cleared", "descriptors",
 )  # fmt: skip
 
 

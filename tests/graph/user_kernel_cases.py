@@ -155,6 +155,21 @@ def case_a_tuned_kernel() -> None:
     check(f, 1, torch.randn(300))
 
 
+def case_a_tuned_kernel_with_options() -> None:
+    """torch has a kernel tuned anew whose configurations have the options of the launch; eager refuses them."""
+
+    def f(x: Any) -> Any:
+        y = torch.empty_like(x)
+        once[(triton.cdiv(x.numel(), 64),)](x + 1, y, x.numel(), num_warps=2)
+        return y * 2
+
+    once = triton.autotune([tuned.configs[0]], key=["n"])(tuned.fn)
+    x = torch.randn(300)
+    torch.testing.assert_close(
+        torch.compile(f, backend="tessera", fullgraph=True)(x), (x + 1) * 3 * 2
+    )
+
+
 def case_no_memory_is_copied_or_cleared() -> None:
     """A tensor that nobody has written before is made by the launch: no kernel of the graph fills it."""
 

@@ -85,10 +85,11 @@ class Autotuner(Wrapper):
         self.pre_hook: Callable[..., object] = pre_hook or self._reset_and_save
         self.post_hook: Callable[..., object] = post_hook or self._restore
         prune = prune_configs_by or {}
-        refuse_unknown("prune_configs_by", prune, ("early_config_prune", "perf_model", "top_k"))
+        known = ("early_config_prune", "perf_model", "top_k", "configs_top_k")  # torch has the last
+        refuse_unknown("prune_configs_by", prune, known)
         self.early_config_prune: Callable[..., Any] | None = prune.get("early_config_prune")
         self.perf_model: Callable[..., Any] | None = prune.get("perf_model")
-        self.configs_top_k: Any = prune.get("top_k", 1.0)
+        self.configs_top_k: Any = prune.get("top_k", prune.get("configs_top_k", 1.0))
         self.do_bench = do_bench or _deprecated_benchmarker(warmup, rep, use_cuda_graph)
         self.num_warmups, self.num_reps, self.use_cuda_graph = warmup, rep, use_cuda_graph
         self.cache_results = cache_results
