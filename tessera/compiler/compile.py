@@ -183,7 +183,7 @@ def compile(
         warn_of_dropped(metadata, src.fn.file_name, src.fn.def_file_line_number)
     else:
         warn_of_dropped(metadata, src.name, 1)
-    made = CompiledKernel(src, stages, {**metadata, "target": backend.target}, key, backend)
+    made = _made(src, stages, metadata, key, backend)
     return _notify_listener(made, timings, cache_hit=False)
 
 
@@ -221,9 +221,12 @@ _ASM = "asm."  # prefix of stage outputs among the entries of a cached kernel
 
 def _restored(src: Any, entries: Mapping[str, Any], key: str, backend: Backend) -> CompiledKernel:
     stages = {k.removeprefix(_ASM): v for k, v in entries.items() if k.startswith(_ASM)}
-    return CompiledKernel(
-        src, stages, {**entries["metadata"], "target": backend.target}, key, backend
-    )
+    return _made(src, stages, entries["metadata"], key, backend)
+
+
+def _made(src: Any, stages: Any, metadata: Any, key: str, backend: Backend) -> CompiledKernel:
+    about = {**metadata, "target": backend.target}
+    return CompiledKernel(src, {"stages": stages, "metadata": about, "backend": backend}, key)
 
 
 def compile_stages(

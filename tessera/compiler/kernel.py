@@ -169,20 +169,16 @@ class CompiledKernel:
         made.launcher = made._run = None
         return made
 
-    def __init__(
-        self,
-        src: Any,
-        stages: Mapping[str, Any],
-        metadata: Mapping[str, Any],
-        key: str,
-        backend: Backend,
-    ):
-        fields = {**NO_SCRATCH, "remarks": (), **metadata, "hash": key}
+    def __init__(self, src: Any, metadata_group: Mapping[str, Any], hash: str):
+        """`metadata_group` has the outputs of stages, metadata and the backend, each by its name. Programs replace this
+        function by one with Triton's parameters, which are these."""
+        stages, backend = metadata_group["stages"], metadata_group["backend"]
+        fields = {**NO_SCRATCH, "remarks": (), **metadata_group["metadata"], "hash": hash}
         self.metadata: Any = _metadata_type(*sorted(fields))(**fields)
         self.asm = AsmDict(stages, backend)
         self.src = src
         self.name: str = self.metadata.name
-        self.hash = key
+        self.hash = hash
         self.target: GPUTarget = backend.target
         self.backend = backend
         made = self.metadata

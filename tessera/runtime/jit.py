@@ -176,6 +176,8 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
     def __getitem__(self, grid: Grid) -> Launch[P]:
         """Return `kernel[grid]`, to be called with (*args, **options). `grid`: 1 to 3 ints, or a callable that returns
         them."""
+        if JITFunction.run is not _RUN:  # programs replace it, to record launches
+            return super().__getitem__(grid)
         native = self._native or self._start_native()
         try:
             return MethodType(native, grid)  # binds like a partial, in three quarters of its time
@@ -343,18 +345,10 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
         start = hooks.hooked(start, kernel, device)
         path = self._unhooked if self.pre_run_hooks else self._fast
         if path is not None:
-            path.install(
-                key,
-                values,
-                units_of(prepared.kinds, values),
-                options,
-                kernel,
-                start,
-                [
-                    *(place for fn in self._functions(values) for place in fn.places()),
-                    *torch_ranges.places(kernel),
-                ],
-            )
+            places = [place for fn in self._functions(values) for place in fn.places()]
+            places += torch_ranges.places(kernel)
+            units = units_of(prepared.kinds, values)
+            path.install(key, values, units, options, kernel, start, places)
 
     def _functions(self, values: tuple[object, ...]) -> list[JITCallable]:
         """Return the kernel, and the jitted functions among its arguments."""
@@ -432,11 +426,12 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
         cache = self.device_caches[device if on.name == "cuda" else f"{on.name}:{device}"][0]
         key = launch_key(pairs, options)
         found = cache.get(key)
-        return (
-            found
-            if found is not None
-            else self._compile(cache, key, pairs, options, target, device, warmup=True)
-        )
+        if found is None:
+            found = self._compile(cache, key, pairs, options, target, device, warmup=True)
+        return found
 
     def __repr__(self) -> str:
         return f"JITFunction({self.module}:{self.__qualname__})"
+
+
+_RUN = JITFunction.run

@@ -9,6 +9,7 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.compiler import CompiledKernel
 from tessera.errors import LaunchError
 from tessera.runtime.driver import driver
 
@@ -69,3 +70,28 @@ def test_tuples():
         assert x.tolist() == [7] * 5 + [0] * 11
     with pytest.raises(LaunchError, match="takes 3 arguments, or 2"):
         kernel[(1,)](x)
+
+
+def test_programs_may_replace_what_launches_and_what_loads(monkeypatch: pytest.MonkeyPatch):
+    """Serving engines record launches by a `run` of their own, and redirect files by Triton's `__init__`."""
+    x, out, seen = np.ones(8, np.float32), np.zeros(8, np.float32), list[Any]()
+    run, init = tessera.JITFunction.run, CompiledKernel.__init__
+
+    def recorded(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        seen.append((self, grid, warmup))
+        return run(self, *args, grid=grid, warmup=warmup, **options)
+
+    def redirected(self: Any, src: Any, metadata_group: Any, hash: str) -> None:
+        seen.append([key for key in metadata_group if key.endswith(".json")])
+        init(self, src, metadata_group, hash)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tessera.JITFunction, "run", recorded)
+        patch.setattr(CompiledKernel, "__init__", redirected)
+        kernel = tessera.jit(scaled.fn)
+        made = kernel[(1,)](x, out, 8, 8, 3.0)
+        kernel[(1,)](x, out, 8, 8, 5.0)
+    assert seen == [(kernel, (1,), False), [], (kernel, (1,), False)]
+    assert isinstance(made, CompiledKernel) and out.tolist() == [5] * 8
+    kernel[(1,)](x, out, 8, 8, 7.0)
+    assert len(seen) == 3 and out.tolist() == [7] * 8
