@@ -316,21 +316,20 @@ def _conjunction(fe: FrontEnd, node: ast.Compare, a: object, b: object) -> tenso
 
 @handles(ast.BoolOp)
 def visit_bool(fe: FrontEnd, node: ast.BoolOp) -> object:
-    """`and`, `or`: compile-time operands decide as in Python; run-time ones are all computed and combined by bits."""
+    """`and`, `or`: a compile-time operand that decides is the result, wherever it stands, and one that does not has no
+    effect; run-time ones are all computed and combined by bits."""
     symbol = "and" if isinstance(node.op, ast.And) else "or"
-    left = fe.visit(node.values[0])
-    for following in node.values[1:]:
-        if not isinstance(left, tensor):
-            if static_truth(left) == (symbol == "or"):
-                return left
-            left = fe.visit(following)
+    value: object = None
+    result: object = None  # of the run-time operands
+    for operand in node.values:
+        value = fe.visit(operand)
+        if not isinstance(value, tensor):
+            if static_truth(value) == (symbol == "or"):
+                return value
             continue
-        right = fe.visit(following)
-        if not isinstance(right, tensor):
-            right = constexpr(static_truth(right))
         fe.builder.loc = fe.loc(node)
-        left = sem_math.logical(fe, symbol, left, right)
-    return left
+        result = value if result is None else sem_math.logical(fe, symbol, result, value)
+    return value if result is None else result
 
 
 # --- subscripts -----------------------------------------------------------------------------------------

@@ -286,8 +286,8 @@ def _while_test(fe: FrontEnd, node: ast.While) -> tuple[Value, bool]:
         x = fe.visit(test)
     loc = fe.builder.loc = fe.loc(test)
     with loc:
-        if isinstance(x, constexpr) and isinstance(x.value, bool) and fe.facts(node).leaves:
-            x = to_tensor(fe, x)
+        if isinstance(x, constexpr) and isinstance(x.value, bool):
+            x = to_tensor(fe, x) if fe.facts(node).leaves or not x.value else x
         if not isinstance(x, tensor):
             raise NotConstexpr(
                 f"the condition of a `while` must be a run-time value, got {type_text(x)}",

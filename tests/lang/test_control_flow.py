@@ -113,3 +113,28 @@ def test_products_in_a_loop_that_ends_early(device: Any):
             if want.max() > limit:
                 break
         np.testing.assert_allclose(device.numpy(out), want, rtol=1e-5)
+
+
+@tessera.jit
+def marked(out, n, LAST: tl.constexpr):
+    if LAST:
+        mark = 7
+    for i in range(n):
+        if i == n - 1 and LAST:  # decides without `mark` where nothing is marked
+            tl.store(out + i, mark)
+    i = 0
+    while i < n and LAST:
+        i += 1
+    tl.store(out + 4, i)
+    tl.store(out + 5, 1 if n > 5 or LAST or i > n else 2)
+    rows = tl.arange(0, 2)
+    tl.store(out + 6 + rows, rows + 3, (rows < n) and True)
+
+
+@pytest.mark.parametrize(
+    ("last", "result"), [(True, [0, 0, 0, 7, 4, 1, 3, 4]), (False, [0, 0, 0, 0, 0, 2, 3, 4])]
+)
+def test_flags_decide_behind_run_time_operands(device: Any, last: bool, result: list[int]):
+    out = device.array(np.zeros(8, np.int32))
+    marked[(1,)](out, 4, last)
+    assert device.numpy(out).tolist() == result
