@@ -17,14 +17,8 @@ from tessera.utilities import number
 # A stage takes the previous stage's output (a Module, text or bytes), returns its own, and adds to the metadata.
 Stage = Callable[[Any, dict[str, Any]], Any]
 COUNTS = (
-    "num_warps",
-    "num_stages",
-    "num_ctas",
-    "warp_size",
-    "maxnreg",
-    "ptx_version",
-    "index_bits",
-)
+    "num_warps", "num_stages", "num_ctas", "warp_size", "maxnreg", "ptx_version", "index_bits",
+)  # fmt: skip
 CLUSTERS = (1, 2, 4, 8, 16)  # CTAs that a program may be partitioned over
 
 

@@ -323,7 +323,7 @@ CPU = (
         "addresses follow from the tags; nothing in the launch writes to the array", "backends/cpu/pack_cache.py `tags_of`; each launch",
         "tests/unit/test_cpu_dot.py, tests/unit/test_cpu_prepack.py", unit="operand",
     ),
-    _row("operands-in-place", "cpu", "multiplies operands where they lie in memory", "rows are contiguous; masks are looked at when it runs", "backends/cpu/operands.py `in_place`", "tests/unit/test_cpu_dot.py", unit="operand"),
+    _row("operands-in-place", "cpu", "multiplies operands where they lie in memory", "rows are contiguous; masks are looked at when it runs", "backends/cpu/operands.py `in_place`", "tests/unit/test_cpu_dot.py, tests/unit/test_cpu_prepack.py", unit="operand"),
     _row("few-rows", "cpu", "reads B of a dot of few rows as it is computed, along k if memory is contiguous along k, instead of packing it", "the rows are one block of accumulators; masks are looked at when it runs", "backends/cpu/few_rows.py `read_once`", "tests/unit/test_cpu_few_rows.py", unit="dot"),
     _row("scaled-accumulators", "cpu", "scales a carried accumulator in its own memory before a dot adds to it", "nothing else needs the old value", "backends/cpu/dot.py `_scaled_in_place`", "tests/lang/test_chains.py, tests/unit/test_cpu_dot.py", unit="accumulator"),
     _row(
@@ -416,8 +416,8 @@ CPU = (
         "backends/cpu/row_prefetch.py", "tests/unit/test_cpu_rows.py", unit="reduction",
     ),
     _row(
-        "whole-tiles", "cpu", "reduces a tile without the masks that hold for all of its columns, or elements",
-        "a branch asks whether they do", "backends/cpu/whole_tiles.py", "tests/unit/test_cpu_whole_tiles.py", unit="reduction",
+        "whole-tiles", "cpu", "reduces a tile, or packs it, without the masks that hold for all of its columns, or elements",
+        "a branch asks whether they do", "backends/cpu/whole_tiles.py, backends/cpu/pack_cache.py `unless_packed`", "tests/unit/test_cpu_whole_tiles.py, tests/unit/test_cpu_prepack.py", unit="tile",
     ),
     _row(
         "llvm-passes", "cpu", "lets LLVM turn stack slots into registers and simplify", "what LLVM promises", "LLVM", KERNELS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +13,7 @@ import tessera
 import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource
+from tessera.config import knobs
 from tests.unit import amx_kit
 from tests.unit.cpu_kit import floats, native
 
@@ -55,6 +57,39 @@ def test_extents_of_any_size(m, n, k):
     native(masked, (-(-m // 64), -(-n // 64)), a, b, c, m, n, k, **BLOCK)
     expected = a @ b
     close(c, np.where(expected > 0, expected, expected / 2))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+@pytest.mark.parametrize(("m", "k"), [(128, 192), (128, 202), (100, 192), (128, 64 * 70 + 5)])
+def test_a_is_read_in_place_in_the_steps_for_which_its_mask_holds(
+    kind: Any, m: int, k: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Rows that follow in memory stay out of the step that the mask cuts; a copy of all steps has the same bits."""
+    a, b = (floats(*s, seed=k).astype(kind) for s in ((m + 1, k), (k, 64)))
+    found = []
+    for off in ("", "operands-in-place"):
+        monkeypatch.setattr(knobs.compilation, "disable", off)
+        c = np.zeros((m, 64), np.float32)
+        compiled = native(masked, (2, 1), a, b, c, m, 64, k, **BLOCK)
+        assert (", or shared, B" in compiled.asm["llir"]) == (off == "")
+        found.append(c)
+    expected = a[:m].astype(np.float32) @ b.astype(np.float32)
+    close(found[0] / 8, np.where(expected > 0, expected, expected / 2) / 8)
+    assert np.array_equal(*found)
+
+
+def test_tiles_that_are_there_as_a_whole_are_packed_without_masks(monkeypatch: pytest.MonkeyPatch):
+    loads = []
+    for off in ("", "whole-tiles"):
+        monkeypatch.setattr(knobs.compilation, "disable", off)
+        kinds = dict.fromkeys("abc", "*fp32") | dict.fromkeys("MNK", "i32")
+        source = ASTSource(masked, kinds | dict.fromkeys(BLOCK, "constexpr"), BLOCK)
+        text = tessera.compile(source, target=GPUTarget("cpu", "avx2", 1)).asm["llir"]
+        loads.append(
+            [len(re.findall(x, text)) for x in (r"= load <8 x float>", "@llvm.masked.load")]
+        )
+    assert loads[0][0] > loads[1][0]
+    assert loads[0][1] == loads[1][1]
 
 
 @tessera.jit

@@ -14,7 +14,6 @@ them in the L1 cache, where the rows of A stay.
 from __future__ import annotations
 
 import struct
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from tessera.backends.cpu.dot_plan import TILE, DotPlan
@@ -35,14 +34,14 @@ CONFIG = "tile_config"
 class Gemm:
     """c[m][n] (+)= Σ a[m][k] @ b[k][n] over the terms (a, b, k groups); c is row-major and dense.
 
-    `zero`: an i1, whether c starts at 0. `steps`: an i64, the number of consecutive steps of k groups in each term; ""
-    for one."""
+    `zero`: an i1, whether c starts at 0. `steps`: i64s, between which of consecutive steps of k groups each term is; ()
+    for one step."""
 
     plan: DotPlan
     terms: list[tuple[Left, Right, int]]
     c: str
     zero: str
-    steps: str = ""
+    steps: tuple[str, ...] = ()
 
 
 def gemm(lo: Lowering, p: Gemm) -> None:
@@ -71,20 +70,16 @@ def _multiply(block: _VectorBlock | _TileBlock) -> None:
     """Multiply one block of accumulators over all of k."""
     p, lo = block.p, block.lo
     lo.em.choose(p.zero, block.clear, block.load)
-    for a, b, depth in p.terms:
+    for number, (a, b, depth) in enumerate(p.terms):
         step = block.step(b, depth)
-        with _along_k(lo, p, depth, step) as k:
+        loop = lo.em.loop(0, depth, step)
+        if p.steps:
+            low, end = (lo.em.op(f"mul i64 {n}, {depth}") for n in p.steps[number : number + 2])
+            loop = lo.em.counted(low, end, str(step), always=True)
+        with loop as k:
             at = lo.index(k, step, 1 << 31 if p.steps else depth)
             block.multiply(a, b, at, step)
     block.store()
-
-
-def _along_k(lo: Lowering, p: Gemm, k_groups: int, step: int) -> AbstractContextManager[int | str]:
-    """Return a loop over the k groups of a term."""
-    if not p.steps:
-        return lo.em.loop(0, k_groups, step)
-    end = lo.em.op(f"mul i64 {p.steps}, {k_groups}")
-    return lo.em.counted("0", end, str(step), always=True)
 
 
 @dataclass(slots=True)
@@ -184,11 +179,8 @@ class _VectorBlock(_Block):
 
     def _row_of_b(self, b: Right, k: Coord) -> list[str]:
         """Return the vectors of one row of B."""
-        lo, e, offsets = (
-            self.lo,
-            self.p.plan.packed_type,
-            range(0, self.vectors * self.lanes, self.lanes),
-        )
+        lo, e = self.lo, self.p.plan.packed_type
+        offsets = range(0, self.vectors * self.lanes, self.lanes)
         if isinstance(b, Computed):
             return [b.vector(lo, k, self.column.shifted(j), self.lanes) for j in offsets]
         if isinstance(b, Panels) or b.affine:

@@ -14,10 +14,12 @@ slots of as many programs are kept as fit, and the first tag finds them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tessera import ops
 from tessera.backends.cpu.dot_plan import DotPlan
+from tessera.backends.cpu.few_rows import unmasked
 from tessera.backends.cpu.fusion import contiguous_along, fill, finish_memo_buffers, prepare
 from tessera.backends.cpu.lowering import Buffer, Lowering
 from tessera.backends.cpu.operands import Panels, all_inside, uniform_along
@@ -35,18 +37,26 @@ MOST_TAGS = 64
 
 
 def unless_packed(
-    lo: Lowering, v: Value, tags: list[str], keys: str, fill_: Callable[[], None]
+    lo: Lowering,
+    v: Value,
+    tags: list[str],
+    keys: str,
+    fill_: Callable[[], None],
+    often: bool = True,
 ) -> None:
     """Emit code that fills a slot unless the tags at `keys` say that it holds `v` already. A first tag of 0 says that
-    a mask was false: no other program uses such a slot."""
+    a mask was false: no other program uses such a slot. `often`: masks mostly hold where a slot is filled."""
     em = lo.em
     known = inside = all_inside(lo, v)
     places = [em.op(f"getelementptr i64, ptr {keys}, i64 {i}") for i in range(len(tags))]
     for place, tag in zip(places, tags, strict=True):
         same = em.op(f"icmp eq i64 {em.here(f'load i64, ptr {place}, align 8')}, {tag}")
         known = em.op(f"and i1 {known}, {same}")
+    twice = often and inside not in ("true", "false") and apply("whole-tiles", v.op)
     with em.branch(known, negate=True):
-        fill_()
+        for whole in em.versions(inside) if twice else (False,):
+            with unmasked(lo, v) if whole else nullcontext():
+                fill_()
         for i, (place, tag) in enumerate(zip(places, tags, strict=True)):
             stored_tag = tag if i else em.op(f"select i1 {inside}, i64 {tag}, i64 0")
             em.stmt(f"store i64 {stored_tag}, ptr {place}, align 8")
@@ -155,9 +165,10 @@ class Ring:
 
 
 def cache_operand(
-    lo: Lowering, v: Value, trip: Trip, slots: int, size: int, fill_: Callable[[Ring, str], None]
-) -> Ring:
-    """Emit code that fills the slot of this step, unless it is filled; return the operand's ring of slots."""
+    lo: Lowering, v: Value, trip: Trip, slots: int, size: int, fill_: Callable[[Ring, str], None], unused: str = "",
+) -> Ring:  # fmt: skip
+    """Emit code that fills the slot of this step, unless it is filled or `unused` (an i1); return the operand's ring of
+    slots."""
     em = lo.em
     tags = tags_of(lo, v)
     count = len(tags or [])
@@ -165,16 +176,20 @@ def cache_operand(
     keys_bytes = (slots * count + 1) * 8
     keys = scratch(lo, keys_bytes)
     ring = Ring(base, keys, em.alloca("i64"), slots, "packed" if tags is None else "shared")
-    if tags is None:
-        with em.branch(trip.first):
-            em.stmt(f"store i64 0, ptr {ring.first}")
-        fill_(ring, trip.number)
-        return ring
-    clear_once(lo, keys, keys_bytes)
+    if tags is not None:
+        clear_once(lo, keys, keys_bytes)
     with em.branch(trip.first):
-        _choose(lo, ring, trip, tags)
-    slot = em.here(f"add i64 {em.here(f'load i64, ptr {ring.first}')}, {trip.number}")
-    unless_packed(lo, v, tags, _key(lo, ring, slot, count), lambda: fill_(ring, slot))
+        if tags is None:
+            em.stmt(f"store i64 0, ptr {ring.first}")
+        else:
+            _choose(lo, ring, trip, tags)
+    with em.branch(unused, negate=True) if unused else nullcontext():
+        if tags is None:
+            fill_(ring, trip.number)
+        else:
+            slot = em.here(f"add i64 {em.here(f'load i64, ptr {ring.first}')}, {trip.number}")
+            key = _key(lo, ring, slot, count)
+            unless_packed(lo, v, tags, key, lambda: fill_(ring, slot), often=not unused)
     return ring
 
 

@@ -6,7 +6,8 @@
 
 B is packed in panels, in memory that later programs can reuse (pack_cache.py); a loop with more steps than that memory
 holds is cut into several. A is read in place if the tiles of its steps, side by side, are one matrix that nothing
-writes to; if its type is another one, a few of its rows at a time are converted. Otherwise A is copied like B. If a
+writes to, up to the first step in which a mask hides an element; if its type is another one, a few of its rows at a
+time are converted. A of other steps is copied like B. If a
 single store uses the accumulator, through element-wise operations only, the store computes, converts and writes one
 block of rows after the other: the accumulator is never in memory as a whole.
 """
@@ -22,13 +23,14 @@ from tessera.backends.cpu import blocked_iterations, control, k_loops, operands
 from tessera.backends.cpu.arith import TABLE
 from tessera.backends.cpu.dot import casting
 from tessera.backends.cpu.dot_plan import DotPlan, plan_dot
+from tessera.backends.cpu.few_rows import unmasked
 from tessera.backends.cpu.fusion import fill, finish_memo_buffers, prepare
 from tessera.backends.cpu.gemm import Gemm, gemm, gemm_rows
 from tessera.backends.cpu.interrupt import iterations_between_looks, leave_if_interrupted
 from tessera.backends.cpu.llvm_text import memory_type, scalar_type
 from tessera.backends.cpu.loops import Strips, places
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
-from tessera.backends.cpu.operands import Either, InPlace, Left, Packed, Panels
+from tessera.backends.cpu.operands import InPlace, Left, Packed, Panels
 from tessera.backends.cpu.pack_cache import (
     MOST_SLOTS,
     RING_BYTES,
@@ -161,9 +163,9 @@ class _PrepackedDot:
     store: StoreOp | None  # the store that multiplies the last steps
     count: str  # address of the number of these last steps
     zero: str  # of an i1: whether there was none before
+    split: str  # of the number of first steps whose A is read in place, where each step decides it
     start: Start
     placed: InPlace | None = None  # A in place
-    in_place: str = "false"  # an i1: whether A is read in place, if only the launch decides it
     left: Ring | None = None
     right: Ring | None = None
     sums: str = ""  # address of B's column sums, those of one slot after the other
@@ -174,14 +176,15 @@ class _PrepackedDot:
         em, plan, place = lo.em, plan_dot(lo.facts, op, "prepack-k"), op.acc.index - 1
         size = plan.t.storage_bytes * plan.k * max(plan.m, plan.n)
         slots, zero_start = max(1, min(MOST_SLOTS, RING_BYTES // size)), place in accumulators
-        count, zero = em.alloca("i64"), em.alloca("i1", align=1)
+        count, zero, split = em.alloca("i64"), em.alloca("i1", align=1), em.alloca("i64")
         em.stmt(f"store i64 0, ptr {count}")
+        em.stmt(f"store i64 0, ptr {split}")
         em.stmt(f"store i1 {str(zero_start).lower()}, ptr {zero}")
         store = k_loops.only_store(start.loop.results[place])
         if store is not None and not apply("store-fusion", op):
             store = None
         lo.state.plans.append(plan)
-        return _PrepackedDot(op, plan, slots, place, zero_start, store, count, zero, start)
+        return _PrepackedDot(op, plan, slots, place, zero_start, store, count, zero, split, start)
 
     def pack(self, lo: Lowering, trip: Trip) -> None:
         """Pack both operands of this step, unless they are packed already."""
@@ -205,14 +208,12 @@ class _PrepackedDot:
         if plan.path.bias:
             self.sums = scratch(lo, self.slots * n * 4)
 
-        a_bytes, b_bytes = (m * k * t.storage_bytes, k * n * t.storage_bytes)
-
-        def copied() -> None:
-            self.left = cache_operand(lo, op.a, trip, self.slots, a_bytes, left)
-
-        self.placed, self.in_place = self._find_in_place(lo)
-        lo.em.choose(self.in_place, lambda: None, copied)
-        self.right = cache_operand(lo, op.b, trip, self.slots, b_bytes, right)
+        line = k * t.storage_bytes
+        self.placed, here = self._find_in_place(lo)
+        if here != "true":
+            leading = "" if here == "false" else self._count(lo, trip, here)
+            self.left = cache_operand(lo, op.a, trip, self.slots, m * line, left, leading)
+        self.right = cache_operand(lo, op.b, trip, self.slots, n * line, right)
         if self.placed is not None and elem_of(op.a.type) != t:
             rows = max(rows for rows, *_ in plan.rows)
             self.copy = lo.allocate(t, (rows, self.pitch))
@@ -221,21 +222,32 @@ class _PrepackedDot:
         plan.placed.update(A=", or ".join(filter(None, places)), B=self.right.place)
         finish_memo_buffers(lo)
 
+    def _count(self, lo: Lowering, trip: Trip, here: str) -> str:
+        """Count this step if A is in place `here` (an i1) and in all steps before it; return whether it is (an i1)."""
+        em, before = lo.em, lo.em.here(f"load i64, ptr {self.split}")
+        before = em.op(f"select i1 {trip.first}, i64 0, i64 {before}")
+        here = em.op(f"and i1 {here}, {em.op(f'icmp eq i64 {before}, {trip.number}')}")
+        one = em.op(f"zext i1 {here} to i64")
+        em.stmt(f"store i64 {em.op(f'add i64 {before}, {one}')}, ptr {self.split}")
+        return here
+
     def _find_in_place(self, lo: Lowering) -> tuple[InPlace | None, str]:
         """Return A in place, perhaps of another type, if its steps are one matrix that nothing writes to. The i1 says
-        whether they are, which may depend on the loop's step."""
+        whether this step is, which may depend on the loop's step and on its mask."""
         load, op, source = self.op.a.op, self.op, elem_of(self.op.a.type)
         if source == self.plan.t:
             placed = operands.left_in_place(lo, op.a, self.plan)
         else:
             placed = operands.in_place(lo, op.a, source)
-        if placed is None or not isinstance(load, LoadOp) or load.mask is not None:
+        condition = "false" if placed is None else operands.all_inside(lo, op.a)
+        if placed is None or not isinstance(load, LoadOp) or condition == "false":
             return None, "false"
-        loop, k, condition = self.start.loop, self.plan.k, "true"
+        loop, k = self.start.loop, self.plan.k
         step = k_loops.constant(loop.step)
         stride = partial(k_loops.step_stride, loop, load.ptr)
         if step is None and source == self.plan.t and stride(None) != k:
-            step, condition = k, lo.em.op(f"icmp eq i64 {self.start.counter.step}, {k}")
+            step, same = k, lo.em.op(f"icmp eq i64 {self.start.counter.step}, {k}")
+            condition = lo.em.op(f"and i1 {condition}, {same}")
         whole = placed.affine and stride(step) == k
         pure = all(type(x) in TABLE or isinstance(x, ConstOp) for x in k_loops.scalar_ops(loop))
         if whole and pure and constant_memory(lo, load.ptr):
@@ -260,24 +272,27 @@ class _PrepackedDot:
         """Return the multiplication of the `count` steps that are packed now."""
         em, plan = lo.em, self.plan
         assert self.right is not None
-        a = self._left(lo)
+        left = self._left(lo)
         second = em.here(f"load i64, ptr {self.right.first}")
         b = self._panels(lo, self.right, second)
+        rest = replace(b, affine=False)  # few steps, whose loop is not worth unrolling
         if plan.path.bias:
             b = replace(b, bias=add_biases(lo, plan, self._sums_of(lo, second), count))
-        return Gemm(plan, [(a, b, plan.k_groups)], c.ptr, zero, count)
+        split = [em.here(f"load i64, ptr {self.split}")] if len(left) > 1 else []
+        k, pairs = plan.k_groups, zip(left, (b, rest), strict=False)
+        return Gemm(plan, [(a, x, k) for a, x in pairs], c.ptr, zero, ("0", *split, count))
 
-    def _left(self, lo: Lowering) -> Left:
-        em, plan, ring = lo.em, self.plan, self.left
+    def _left(self, lo: Lowering) -> list[Left]:
+        """Return A of the steps in which it is read in place, and of those in which it is copied."""
+        em, plan, ring, found = lo.em, self.plan, self.left, list[Left]()
         if self.placed is not None:
             self.start.rewind(lo)
-            if ring is None:
-                return self.placed
-        assert ring is not None
-        first = em.here(f"load i64, ptr {ring.first}")
-        offset = em.op(f"mul i64 {first}, {plan.k * plan.t.storage_bytes}")
-        rows = self._rows(em.op(f"getelementptr i8, ptr {ring.base}, i64 {offset}"))
-        return rows if self.placed is None else Either(self.in_place, self.placed, rows)
+            found.append(self.placed)
+        if ring is not None:
+            first = em.here(f"load i64, ptr {ring.first}")
+            offset = em.op(f"mul i64 {first}, {plan.k * plan.t.storage_bytes}")
+            found.append(self._rows(em.op(f"getelementptr i8, ptr {ring.base}, i64 {offset}")))
+        return found
 
     def _rows(self, ptr: str) -> Packed:
         """Return rows of A in the type of the dot, side by side for all steps."""
@@ -294,21 +309,22 @@ class _PrepackedDot:
 
     def multiply_rows(self, lo: Lowering, p: Gemm, row: Coord, rows: int) -> None:
         if self.copy is not None:
-            ((_, b, k_groups),) = p.terms
-            a = self._rows(self._converted(lo, self.copy, p.steps, row, rows))
-            p = replace(p, terms=[(a, b, k_groups)])
+            (_, b, k_groups), *rest = p.terms
+            a = self._rows(self._converted(lo, self.copy, p, row, rows))
+            p = replace(p, terms=[(a, b, k_groups), *rest])
         gemm_rows(lo, p, row, rows)
 
-    def _converted(self, lo: Lowering, copy: Buffer, count: str, row: Coord, rows: int) -> str:
+    def _converted(self, lo: Lowering, copy: Buffer, p: Gemm, row: Coord, rows: int) -> str:
         """Copy a block of rows of A in the type of the dot; return the address that row 0 would have."""
         em, v, t, k, lanes = lo.em, self.op.a, self.plan.t, self.plan.k, lo.facts.lanes
         convert = casting(lo, elem_of(v.type), t)
         back = em.op(f"sub i64 0, {lo.coord_text(row.times(self.pitch))}")
         ptr = em.op(f"getelementptr {memory_type(t)}, ptr {copy.ptr}, i64 {back}")
         target = Buffer(ptr, t, (rows, self.pitch), lo.new_version())
-        with em.loop(0, rows, 1) as i:
+        end = em.op(f"mul i64 {p.steps[1]}, {k}")
+        with unmasked(lo, v), em.loop(0, rows, 1) as i:
             r = row.plus(lo.index(i, 1, rows))
-            with em.counted("0", em.op(f"mul i64 {count}, {k}"), str(lanes), always=True) as j:
+            with em.counted("0", end, str(lanes), always=True) as j:
                 first = lo.index(j, lanes, 1 << 31)
                 at = Point((r, Coord(0, first.terms, tuple(range(lanes)), first.extent)), lanes)
                 lo.memo = {}

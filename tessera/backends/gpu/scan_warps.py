@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.analysis.scratch import area, axis_warp_bits, result_elements, shares_parts
-from tessera.backends.gpu.parts import (
-    Slots,
-    part_addresses,
-    parts_of,
-    reader_columns,
-    spread,
-)
+from tessera.backends.gpu.parts import Slots, part_addresses, parts_of, reader_columns, spread
 from tessera.backends.gpu.reduce import Row, read_parts, read_results
 from tessera.backends.gpu.scan_steps import Scan, has, over_lanes
 from tessera.backends.gpu.shared import load_elements, store_elements
