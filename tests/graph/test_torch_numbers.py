@@ -188,6 +188,28 @@ def test_a_division_by_no_degrees_of_freedom():
         assert difference(gradients(compiled, copied(given), {}), gradients(f, given, {})) is None
 
 
+def test_whole_numbers_of_the_program_are_operands():
+    """Kernels read them as they read sizes: no value needs a graph of its own, or an operation of eager's."""
+
+    def f(x: Any, y: Any, n: int) -> Any:
+        rows = torch.arange(y.shape[0]) % x.shape[0]
+        return (
+            torch.baddbmm(x[None], y.mT[None], y[None], beta=n, alpha=n + 1),
+            x.index_add(0, rows, y, alpha=n), x.scatter(0, rows[:, None].expand_as(y)[:2], n),
+            torch.constant_pad_nd(x, (1, 0), n),
+        )  # fmt: skip
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tessera", dynamic=True)
+    x, y = torch.randn(4, 4), torch.randn(6, 4)
+    torch._dynamo.mark_static(x)
+    torch._dynamo.mark_static(y)
+    with recording() as graphs:
+        for n in (5, 3):
+            assert difference(compiled(x, y, n), f(x, y, n)) is None
+    assert len(graphs) == 1 and externs(graphs) == set()
+
+
 def test_expressions_of_floats():
     sympy = pytest.importorskip("sympy")
     sizes: Any = functions

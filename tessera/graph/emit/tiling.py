@@ -11,13 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tessera.graph.emit.accesses import INNER, Access, Accesses, inner_ops
-from tessera.graph.emit.long_rows import (
-    ELEMENTS,
-    MOST_WARPS,
-    is_wide,
-    kept_whole,
-    walks_again,
-)
+from tessera.graph.emit.long_rows import ELEMENTS, MOST_WARPS, is_wide, kept_whole, walks_again
 from tessera.graph.index import Expr
 from tessera.graph.ir.ops import ReduceOp, ScatterOp
 from tessera.graph.ir.types import TensorType, product

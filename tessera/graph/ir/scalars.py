@@ -12,12 +12,13 @@ from typing import Any
 
 from tessera import dtypes
 from tessera.dtypes import dtype, int1
-from tessera.graph.ir.ops import CheckedOp
+from tessera.graph.index import Expr, IndexMap
+from tessera.graph.ir.ops import CheckedOp, IndexOp
 from tessera.ir import Builder, Op, Value, elem_of
 from tessera.ops import arith
 from tessera.ops.math import MATH_OPS
 
-Number = bool | int | float
+Number = bool | int | float | Expr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,9 +155,12 @@ class Scalar:
 
 
 def constant(builder: Builder, number: Number, type: dtype) -> Scalar:
-    """A constant; what an integer type cannot hold wraps."""
+    """A constant; what an integer type cannot hold wraps. A number may be an expression of sizes."""
+    if isinstance(number, Expr):
+        place = builder.emit(IndexOp([], index_map=IndexMap(0, [number])))
+        return Scalar(place, builder).to(type)
     if type.is_floating():
-        value: Number = float(number)
+        value: int | float = float(number)
     elif type == int1:
         value = int(bool(number))
     else:

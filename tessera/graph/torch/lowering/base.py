@@ -80,12 +80,9 @@ class Float:
         raise NotLowered("a number computed from sizes")
 
     __float__ = __int__ = __index__ = __bool__ = __lt__ = __le__ = __gt__ = __ge__ = _unknown
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
-        _unknown
-    )
-    __pow__ = __rpow__ = __neg__ = __abs__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = (
-        _unknown
-    )
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _unknown
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __neg__ = __abs__ = _unknown
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _unknown
 
 
 def whole(value: Value) -> Tensor:

@@ -36,10 +36,8 @@ TYPES = (float16, bfloat16, float32, float64)
 MOST = 1 << 30  # multiplications of the largest product that "auto" makes a kernel of on a CPU
 LINE = 128  # bytes of a cache line, at which rows of operands begin
 LEAST = 64  # rows and columns
-LARGE, FEWEST = (
-    1 << 18,
-    16,
-)  # elements of weights, and rows, of a product that takes much longer than a launch
+# Elements of weights, and rows, of a product that takes much longer than a launch.
+LARGE, FEWEST = 1 << 18, 16
 # Operations that only say otherwise how a tensor's elements are numbered.
 VIEWS = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "alias", "detach")
 # And those that number them in another order, or are of some of them: maps of what a loop loads.

@@ -214,14 +214,8 @@ rule("min.dim")(partial(with_place, "min"))
 
 @rule("linalg_vector_norm")
 def vector_norm(
-    low: Lowering,
-    x: Tensor,
-    order: float = 2,
-    dims: Any = None,
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
-) -> Tensor:
+    low: Lowering, x: Tensor, order: Any = 2, dims: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:  # fmt: skip
     inside = accumulator_of(low.elem)
     general = order not in (0, 1, 2, float("inf"), float("-inf"))
 
@@ -238,7 +232,7 @@ def vector_norm(
     def body(extents: list[Size], element: Any) -> Scalar:
         total = low.reduce(kind, extents, lambda i: value(element(i)))
         if general:
-            total = power(total, 1 / order)
+            total = power(total, total.const(1) / order if isinstance(order, Expr) else 1 / order)
         return (function("sqrt_rn", total) if order == 2 else total).rounded(low.elem)
 
     (found,) = reduced(low, x, dims_of(dims, x.rank), keepdim, body)
