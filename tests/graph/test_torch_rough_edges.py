@@ -171,6 +171,11 @@ def test_jagged_tensors(function: Callable[..., Any]):
     torch.testing.assert_close(*found)
 
 
+def test_the_shape_of_a_jagged_tensor():
+    x = jagged()
+    assert torch.compile(lambda x: (x * 2).shape, backend="tessera")(x) == x.shape
+
+
 # --- transforms from outside --------------------------------------------------------------------------------------
 def test_forward_derivatives_through_a_compiled_function():
     """A tensor with a derivative is no other to a kernel, which would give a result without one."""

@@ -168,15 +168,15 @@ class Expr:
     # --- values -------------------------------------------------------------------------------------------------
     def compute(self, leaf: Callable[[Dim | Sym], Any]) -> Any:
         """Its value where dimensions and symbols are what `leaf` says: ints, NumPy arrays or expressions."""
-        total: Any = 0
+        total: Any = None  # what is one number is that very number, as those of jagged sizes, which add up to nothing
         for m, c in self.terms:
             term: Any = c
             for atom, power in m:
                 value = _value(atom, leaf)
                 for _ in range(power):
                     term = value * term
-            total = term + total
-        return total
+            total = term if total is None else term + total
+        return 0 if total is None else total
 
     def subs(self, mapping: Mapping[Atom, Expr | int]) -> Expr:
         """With other expressions in place of dimensions and symbols."""
