@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch._dynamo")
 
 import torch.nn.functional as F  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 
 import tessera.torch  # noqa: E402, F401  # registers the backend
@@ -174,6 +175,17 @@ def test_jagged_tensors(function: Callable[..., Any]):
 def test_the_shape_of_a_jagged_tensor():
     x = jagged()
     assert torch.compile(lambda x: (x * 2).shape, backend="tessera")(x) == x.shape
+
+
+# --- tensors without memory ---------------------------------------------------------------------------------------
+def test_fake_tensors_give_fake_tensors():
+    """Kernels would read from no memory at all, also those that were made for sizes of other calls."""
+    compiled = torch.compile(lambda x: (x @ x.mT).sin(), backend="tessera")
+    compiled(torch.ones(3, 4))
+    for n in (3, 5):
+        found = compiled(FakeTensorMode().from_tensor(torch.ones(n, 4)))
+        assert isinstance(found, FakeTensor) and found.shape == (n, n)
+    torch.testing.assert_close(compiled(torch.ones(6, 4)), torch.full((6, 6), 4.0).sin())
 
 
 # --- transforms from outside --------------------------------------------------------------------------------------

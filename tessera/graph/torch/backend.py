@@ -17,6 +17,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import GlobalStateSource
 from torch._guards import TracingContext
+from torch._subclasses import FakeTensor
 from torch.autograd import forward_ad
 
 from tessera.config import knobs
@@ -65,8 +66,7 @@ def backend(
         if isinstance(x, torch.Tensor):
             check_device(x.device)
     ask_for_level()
-    if forward_ad._current_level >= 0:
-        why = "it was traced where forward derivatives are taken, which kernels do not carry on"
+    if why := unfit(inputs):
         note(GraphRecord("inference", None, [("the whole graph", why)]))
         return graph.forward
     drop_known_masks(graph)
@@ -87,6 +87,16 @@ def backend(
             partition_fn=partition,
             keep_inference_input_mutations=True,
         )(graph, inputs)
+
+
+def unfit(inputs: Sequence[Any]) -> str | None:
+    """Why eager runs all of a graph, if it does."""
+    if forward_ad._current_level >= 0:
+        return "it was traced where forward derivatives are taken, which kernels do not carry on"
+    traced = getattr(TracingContext.try_get(), "fake_mode", None)
+    if traced and any(isinstance(x, FakeTensor) and x.fake_mode is not traced for x in inputs):
+        return "the program calls it with fake tensors, which have no memory"
+    return None
 
 
 def ask_for_level() -> None:
