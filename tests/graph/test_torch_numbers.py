@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -208,6 +209,21 @@ def test_whole_numbers_of_the_program_are_operands():
         for n in (5, 3):
             assert difference(compiled(x, y, n), f(x, y, n)) is None
     assert len(graphs) == 1 and externs(graphs) == set()
+
+
+def test_random_numbers_of_the_program_are_new_in_each_call():
+    """Dynamo takes Python's for fp32 and passes fp64."""
+
+    def f(x: Any) -> Any:
+        return x * random.uniform(1, 2) + random.randint(1, 9)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tessera", fullgraph=True)
+    found = []
+    for run in (compiled, f):
+        random.seed(3)
+        found.append([run(torch.ones(2)) for _ in range(3)])
+    assert difference(*found) is None
 
 
 def test_expressions_of_floats():

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.source import GlobalStateSource
+from torch._dynamo.source import GlobalStateSource, RandomValueSource
 from torch._guards import TracingContext
 from torch._subclasses import FakeTensor
 from torch.autograd import forward_ad
@@ -70,6 +70,7 @@ def backend(
         note(GraphRecord("inference", None, [("the whole graph", why)]))
         return graph.forward
     drop_known_masks(graph)
+    inputs = as_passed(graph, inputs)
     graphs = CudaGraphs(len(inputs)) if chosen.cuda_graphs else None
     donations = Donations()
     with keeping(graph, inputs, chosen, revived) as key:
@@ -97,6 +98,15 @@ def unfit(inputs: Sequence[Any]) -> str | None:
     if traced and any(isinstance(x, FakeTensor) and x.fake_mode is not traced for x in inputs):
         return "the program calls it with fake tensors, which have no memory"
     return None
+
+
+def as_passed(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
+    """The inputs with random floats of Python's in the type of calls, fp64: Dynamo takes them for fp32."""
+    nodes = graph.graph.find_nodes(op="placeholder")
+    sources = [getattr(n.meta.get("grapharg"), "source", None) for n in nodes]
+    random = [isinstance(s, RandomValueSource) for s in sources]
+    found = zip(random, inputs, strict=True)
+    return [x.double() if r and x.is_floating_point() else x for r, x in found]
 
 
 def ask_for_level() -> None:
