@@ -269,6 +269,10 @@ class UnknownOptimization(LaunchError, ValueError):
 _ELSEWHERE = {  # what is said in another way than by an option
     "grid": "the grid stands in brackets: `kernel[grid](...)`",
     "threads": "a program has `num_warps` warps",
+    **dict.fromkeys(
+        ("waves_per_eu", "kpack", "matrix_instr_nonkdim"),
+        "only AMD's back end has it: leave it out",
+    ),
 }
 
 

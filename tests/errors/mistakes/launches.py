@@ -44,6 +44,7 @@ CASES = [
     launch("a misspelt meta-parameter", "«add[(1,)](x, out, 16, BLOKC=16)»", "launch-arguments", "`BLOCK`"),
     launch("a misspelt option", "«add[(1,)](x, out, 16, BLOCK=16, num_wraps=4)»", "unknown-option", "`num_warps`"),
     launch("an option that there is none", "«add[(1,)](x, out, 16, BLOCK=16, foo=4)»", "unknown-option", "num_warps"),
+    launch("an option of AMD's back end", "«add[(1,)](x, out, 16, BLOCK=16, waves_per_eu=2)»", "unknown-option", "leave it out"),
     launch("a misspelt argument", "«add[(1,)](x, outt=out, n=16, BLOCK=16)»", "launch-arguments", "`out`"),
     launch("a missing argument", "«add[(1,)](x, out, BLOCK=16)»", "launch-arguments", "n"),
     launch("a missing meta-parameter", "«add[(1,)](x, out, 16)»", "launch-arguments", "BLOCK"),
