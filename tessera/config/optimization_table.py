@@ -320,7 +320,7 @@ CPU = (
     ),
     _row(
         "shared-panels", "cpu", "keeps packed operands for the programs that need the same",
-        "addresses follow from the tags; nothing in the launch writes to the array", "backends/cpu/pack_cache.py `tags_of`; each launch",
+        "tags are all that addresses are computed from; nothing in the launch writes to the array", "backends/cpu/pack_cache.py `tags_of`; each launch",
         "tests/unit/test_cpu_dot.py, tests/unit/test_cpu_prepack.py", unit="operand",
     ),
     _row("operands-in-place", "cpu", "multiplies operands where they lie in memory", "rows are contiguous; masks are looked at when it runs", "backends/cpu/operands.py `in_place`", "tests/unit/test_cpu_dot.py, tests/unit/test_cpu_prepack.py", unit="operand"),

@@ -328,6 +328,30 @@ def test_a_that_c_overwrites_is_copied():
     close(a, expected)
 
 
+@tessera.jit
+def around(a, b, c, K, N, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Columns modulo N: where program 1 begins, b has the address that it has for program 0."""
+    pid, row, ks = tl.program_id(0), tl.arange(0, BM), tl.arange(0, BK)
+    column = (8 * pid + tl.arange(0, BN)) % N
+    first = b + 8 * (1 - pid)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        left = tl.load(a + row[:, None] * K + (k + ks)[None, :])
+        right = tl.load(first + (k + ks)[:, None] * (N + 8) + column[None, :])
+        acc = tl.dot(left, right, acc)
+    tl.store(c + pid * BM * BN + row[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+def test_columns_modulo_an_extent_are_packed_once_for_all_programs_that_need_them():
+    n, a, b = 40, floats(64, 128), floats(128, 48, seed=1)
+    c = np.zeros((2, 64, 64), np.float32)
+    compiled = native(around, (2,), a, b, c, 128, n, **BLOCK)
+    assert "B shared" in compiled.asm["llir"].splitlines()[0]
+    for pid in range(2):
+        columns = 8 * (1 - pid) + (8 * pid + np.arange(64)) % n
+        close(c[pid], (a @ b)[:, columns])
+
+
 emulated = pytest.mark.skipif(
     amx_kit.lacking() != "", reason=f"the code around tiles cannot run here: no {amx_kit.lacking()}"
 )

@@ -2,9 +2,10 @@
 
 Successive programs mostly need the same tile of B (those of one column of output tiles; the query tiles of one head),
 or the same A (weights of a convolution). So packed operands, panels of B and copied rows of A, are in slots, and each
-slot has tags: the addresses that it was packed from. A program with the same tags uses the slot without packing it
-again. That is sound if the addresses of all elements follow from the tags (`separable`), no mask is false anywhere, and
-nothing in the launch writes to the array: other arguments must not overlap it, which the launch checks.
+slot has tags: the numbers from which the addresses were computed that it was packed from, the first address in front.
+A program with the same tags uses the slot without packing it again. That is sound if nothing else determines these
+addresses, no mask is false anywhere, and nothing in the launch writes to the array: other arguments must not overlap
+it, which the launch checks.
 
 A dot that is multiplied in program order has one slot for each step of the innermost loop around it. The operands of a
 loop that is packed as a whole (prepack_k.py) have a slot for each step, and those of a program are consecutive. The
@@ -20,14 +21,14 @@ from dataclasses import dataclass
 from tessera import ops
 from tessera.backends.cpu.dot_plan import DotPlan
 from tessera.backends.cpu.few_rows import unmasked
-from tessera.backends.cpu.fusion import contiguous_along, fill, finish_memo_buffers, prepare
+from tessera.backends.cpu.fusion import fill, finish_memo_buffers, prepare
 from tessera.backends.cpu.lowering import Buffer, Lowering
-from tessera.backends.cpu.operands import Panels, all_inside, uniform_along
+from tessera.backends.cpu.operands import Panels, all_inside
 from tessera.backends.cpu.panels import fill_bias, fill_panels, materialise_reshapes
 from tessera.backends.cpu.transpose import Convert
 from tessera.backends.cpu.values import Coord, Point
 from tessera.backends.elements.casts import cast
-from tessera.dtypes import int32, int64
+from tessera.dtypes import dtype, int32, int64
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 
@@ -130,8 +131,10 @@ def _slot(lo: Lowering, op: ops.DotOp, size: int, tags: int) -> tuple[str, str]:
 
 
 def _wide(lo: Lowering, v: Value) -> str:
-    t = elem_of(v.type)
-    return cast(lo.lanes(1), lo.scalar_text(v), t, int64)
+    t, text = elem_of(v.type), lo.scalar_text(v)
+    if isinstance(t, dtype):
+        return cast(lo.lanes(1), text, t, int64)
+    return lo.em.op(f"ptrtoint ptr {text} to i64")
 
 
 def loop_around(op: Op) -> ops.ForOp | None:
@@ -252,19 +255,33 @@ def tags_of(lo: Lowering, v: Value) -> list[str] | None:
     load = v.op
     if not isinstance(load, ops.LoadOp) or not lo.lazy(v) or load.volatile:
         return None
-    if not constant_memory(lo, load.ptr) or not separable(load.ptr):
+    scalars = _scalars(load.ptr) if constant_memory(lo, load.ptr) else None
+    if scalars is None or not apply("shared-panels", load):
         return None
-    found = _address_tags(lo, load.ptr)
-    few = found is not None and len(found) <= MOST_TAGS
-    return found if few and apply("shared-panels", load) else None
+    return list(dict.fromkeys([_first_address(lo, load.ptr), *(_wide(lo, x) for x in scalars)]))
 
 
-def _address(lo: Lowering, ptr: Value, dim: int, at: int) -> str:
-    """Return the address, an i64, of the element at index `at` along `dim` and 0 along all other dimensions."""
-    coords = [Coord(0, (), None, s) for s in shape_of(ptr.type)]
-    coords[dim] = Coord(at, (), None, coords[dim].extent)
+def _scalars(v: Value) -> list[Value] | None:
+    """Return the numbers and pointers that alone determine a tile of addresses; None if memory does, or floats."""
+    found, waiting, seen = list[Value](), [v], {v}
+    while waiting:
+        x = waiting.pop()
+        if not isinstance(x.type, TileType):
+            found.append(x)
+        elif x.op is None or x.op.regions or x.op.effects:
+            return None
+        else:
+            waiting += [y for y in x.op.operands if y not in seen]
+            seen.update(x.op.operands)
+    floats = any(isinstance(t := x.type, dtype) and t.is_floating() for x in found)
+    return None if floats or len(found) > MOST_TAGS else found
+
+
+def _first_address(lo: Lowering, ptr: Value) -> str:
+    """Return the address, an i64, of the first element of a tile."""
     lo.memo = {}
-    text = lo.text(lo.value(ptr, Point(tuple(coords), 1)), 1)
+    first = Point(tuple(Coord(0, (), None, s) for s in shape_of(ptr.type)), 1)
+    text = lo.text(lo.value(ptr, first), 1)
     lo.memo = {}
     return lo.em.op(f"ptrtoint ptr {text} to i64")
 
@@ -278,40 +295,3 @@ def constant_memory(lo: Lowering, ptr: Value) -> bool:
     for other in state.written:
         state.assumed_disjoint[min(mine, other), max(mine, other)] = 0
     return True
-
-
-def separable(v: Value) -> bool:
-    """Whether element (i, j) of a pointer or index tile is f(i) + g(j)."""
-    if not isinstance(v.type, TileType) or sum(s > 1 for s in shape_of(v.type)) <= 1:
-        return True
-    op = v.op
-    if isinstance(op, (ops.AddPtrOp, ops.AddOp, ops.SubOp)):
-        return all(separable(x) for x in op.operands)
-    if isinstance(op, (ops.BroadcastOp, ops.ExpandDimsOp, ops.HintOp)):
-        return separable(op.operands[0])
-    if isinstance(op, ops.MulOp):
-        x, y = op.operands
-        return separable(x if _is_uniform(y) else y) and (_is_uniform(x) or _is_uniform(y))
-    return isinstance(op, (ops.ConstOp, ops.SplatOp))
-
-
-def _is_uniform(v: Value) -> bool:
-    return isinstance(v.op, (ops.ConstOp, ops.SplatOp))
-
-
-def _address_tags(lo: Lowering, ptr: Value) -> list[str] | None:
-    """Return the first address of each uniform group along each dimension, and the second if only that determines the
-    distance in the groups."""
-    found: list[str] = []
-    for d, size in enumerate(shape_of(ptr.type)):
-        widths = [w for w in (size, 64, 32, 16, 8) if w <= size and size % w == 0]
-        lanes = next(
-            (w for w in widths if all(uniform_along(lo, ptr, d, i, w) for i in range(0, size, w))),
-            0,
-        )
-        if not lanes:
-            return None
-        found += [_address(lo, ptr, d, i) for i in range(0, size, lanes)]
-        if size > 1 and not contiguous_along(lo, ptr, d, lanes):
-            found += [_address(lo, ptr, d, i + 1) for i in range(0, size, lanes)]
-    return list(dict.fromkeys(found))
