@@ -92,6 +92,8 @@ CASES = {
     "tl.dot(t, t)": (S, "input and other must have equal ranks >= 2, got [16] and [16]"),
     "tl.dot(t[:, None], t[:, None])": (S, "input and other must have equal reduction dimensions, got [16, 1] and [16, 1]"),
     "tl.dot(t[None, :], t[:, None], out_dtype=tl.pointer_type(tl.int8))": (A, "expected a type of numbers, got pointer<int8>"),
+    "tl.dot(t[None, :].to(tl.float16), t[:, None].to(tl.float16), out_dtype=tl.int32)": (T, "out_dtype=int32 is unsupported"),
+    "tl.dot(t[None, :], t[:, None], out_dtype=tl.bfloat16)": (T, "cast with `.to(tl.bfloat16)`"),
     "tl.dot(t[:, None], t[None, :])": (S, "Input shapes should have M >= 1, N >= 1 and K >= 8, got [16, 1] and [1, 16]"),
     # memory
     "tl.load(n)": (T, "Unsupported ptr type int32[] in `tl.load`"),

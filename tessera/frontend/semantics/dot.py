@@ -183,19 +183,19 @@ def _check_operands(a: Value, b: Value) -> None:
         )
 
 
+# whatever `out_dtype` is
+_RESULTS = {int8: int32, float64: float64, bfloat16: float32, float32: float32}
+
+
 def _result_dtype(operand: dtype, acc: dtype | None, out: dtype | None) -> dtype:
-    if out is bfloat16:
+    result = _RESULTS.get(operand) or out or acc or float32
+    if out is bfloat16 or (operand not in _RESULTS and result not in (float16, float32)):
+        name = repr(out or acc).rpartition(".")[2]
         raise TypeMismatch(
-            "out_dtype=bfloat16 is unsupported. Please use out_dtype=float32/float16 and cast with `.to(tl.bfloat16)`",
-            argument="out_dtype", help="write `tl.dot(a, b).to(tl.bfloat16)`",
+            f"out_dtype={name} is unsupported. Please use out_dtype=float32/float16 and cast with `.to(tl.{name})`",
+            argument="out_dtype", help=f"write `tl.dot(a, b).to(tl.{name})`",
         )  # fmt: skip
-    if operand is int8:
-        return int32
-    if operand is float64:
-        return float64
-    if operand in (bfloat16, float32):
-        return float32
-    return out or acc or float32
+    return result
 
 
 def _precision(fe: FrontEnd, given: object, allow_tf32: object) -> str:
