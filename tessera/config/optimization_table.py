@@ -44,6 +44,7 @@ TILE_IR = (
     _row(
         "known-comparisons", "cpu gpu", "drops masks and branches that intervals of indices decide: `i + arange < 128` in a loop to 128 by whole blocks", "an interval holds for every element of every program and iteration", "analysis/ranges.py; arithmetic that may wrap has none", f"tests/filecheck/known-comparisons.tir, tests/unit/test_ranges.py, {PASSES}", unit="op",
     ),
+    _row("narrow-division", "cpu gpu", "divides in 32 bits what was widened to 64 and fits in 32: program ids as int64", "intervals hold both operands and the result; division by zero gives the same in each width", "analysis/ranges.py", f"tests/filecheck/narrow-division.tir, {PASSES}", unit="op"),
     _row(
         "peel-first", "gpu", "takes the first iteration out of loops that branch on being in it: Welford's means", "constant bounds; at least two iterations", "passes/neutral/peel.py `_peelable`", "tests/filecheck/peel-first.tir, tests/unit/test_ranges.py", unit="loop",
     ),

@@ -67,6 +67,10 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "Loops that count are `for` loops, whose induction variables have bounds.",
         "Comparisons that intervals of integers decide are constants. Here every mask depends on arguments.",
     )],
+    "narrow-division": [(
+        "The same intervals, of numbers that were widened to 64 bits.",
+        "Quotients and remainders that fit are of 32 bits. This kernel divides no number of 64 bits.",
+    )],
     "unroll": [(
         "Loops that ask for it (`tl.range(loop_unroll_factor=)`) count up by a constant.",
         "Several iterations are in one body, with a loop for those that are left. No loop of this kernel asks for it.",

@@ -306,7 +306,8 @@ def outputs(module: Module, a: int, b: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 PIPELINES = {
-    name: [PASSES[name]] for name in ("canonicalize", "cse", "licm", "known-comparisons")
+    name: [PASSES[name]]
+    for name in ("canonicalize", "cse", "licm", "known-comparisons", "narrow-division")
 } | {
     "neutral": neutral_pipeline(),
     "peeled": [peel_first, *neutral_pipeline()],

@@ -48,7 +48,7 @@ def test_passes_run_in_order_and_are_timed() -> None:
     )
     module = some()
     assert manager.run(module) is module
-    names = ["canonicalize", "cse", "licm", "while-to-for", "known-comparisons"]
+    names = ["canonicalize", "cse", "licm", "while-to-for", "known-comparisons", "narrow-division"]
     names += ["canonicalize", "cse"]
     assert seen == ["test-note", *names]
     assert [name for name, _ in manager.timings] == seen and all(t >= 0 for _, t in manager.timings)

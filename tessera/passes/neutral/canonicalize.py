@@ -8,6 +8,7 @@ from typing import Any
 from tessera.ir import Block, Module, Op, Rewriter, RuleSet, Value, pass_, rule
 from tessera.ops import arith, control, gpu, memory
 from tessera.passes.neutral.fold import FOLD, SHAPE, constant_of, known_results, make_const, zero_of
+from tessera.passes.neutral.loops import trip_count
 
 MEMORY = RuleSet()
 CONTROL = RuleSet()
@@ -102,13 +103,10 @@ def unused_results_of_if(op: control.IfOp, rw: Rewriter) -> Sequence[Value] | No
 @rule(CONTROL, control.ForOp)
 def known_trips(op: control.ForOp, rw: Rewriter) -> Sequence[Value] | None:
     """Replace a loop that never runs by its initial values, and one that runs once by its body."""
-    bounds = [constant_of(v) for v in (op.lb, op.ub, op.step)]
-    if None in bounds or not bounds[2]:
-        return None
-    trips = len(range(*bounds))
+    trips = trip_count(op)
     if trips == 0:
         return op.inits
-    if trips > 1:
+    if trips != 1:
         return None
     for arg, value in zip(op.body.args, (op.lb, *op.inits), strict=True):
         rw.replace_uses(arg, value)

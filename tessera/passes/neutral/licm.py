@@ -10,6 +10,7 @@ from tessera.ir import Block, Effect, Module, Op, elem_of, pass_
 from tessera.ir.applications import apply
 from tessera.ops import arith, control, memory
 from tessera.passes.neutral.fold import constant_of
+from tessera.passes.neutral.loops import trip_count
 from tessera.passes.neutral.remarks import place_of, remark
 
 
@@ -50,10 +51,7 @@ def _why_not(op: Op, loop: Op) -> str:
 
 def _runs(loop: Op) -> bool:
     """Whether a loop is known to run at least once."""
-    if not isinstance(loop, control.ForOp):
-        return False
-    bounds = [constant_of(v) for v in (loop.lb, loop.ub, loop.step)]
-    return None not in bounds and bounds[2] != 0 and len(range(*bounds)) > 0
+    return isinstance(loop, control.ForOp) and bool(trip_count(loop))
 
 
 def _all_inside(loop: Op) -> Iterator[Op]:

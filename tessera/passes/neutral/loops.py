@@ -96,6 +96,12 @@ def branch_around(condition: Value, moved: Sequence[Op]) -> tuple[IfOp, list[Val
     return branch, passed
 
 
+def trip_count(loop: ForOp) -> int | None:
+    """Return the number of iterations, if the bounds are constants."""
+    bounds = [constant_of(v) for v in (loop.lb, loop.ub, loop.step)]
+    return len(range(*bounds)) if None not in bounds and bounds[2] else None
+
+
 def can_unroll(loop: ForOp, count: int) -> bool:
     """Whether the step is known, and `count` times the step fits its type."""
     step, t = constant_of(loop.step), loop.step.type

@@ -15,7 +15,7 @@ from tessera.ir.applications import apply
 from tessera.ops import arith, control
 from tessera.ops.control import ForOp
 from tessera.passes.neutral.fold import constant_of
-from tessera.passes.neutral.loops import const, iteration
+from tessera.passes.neutral.loops import const, iteration, trip_count
 
 SMALL = 64  # ops of a body that is copied
 
@@ -38,8 +38,7 @@ def peel_first(module: Module) -> None:
 
 
 def _peelable(loop: ForOp) -> bool:
-    bounds = [constant_of(v) for v in (loop.lb, loop.ub, loop.step)]
-    if None in bounds or not bounds[2] or len(range(*bounds)) < 2:
+    if (trip_count(loop) or 0) < 2:
         return False
     asks = False
     for count, op in enumerate(loop.body.walk()):
