@@ -305,6 +305,15 @@ def test_quotients_of_integers() -> None:
     np.testing.assert_array_equal(Lanes().named("udiv.i32", *raw), raw[0] // raw[1])
 
 
+def test_wide_products() -> None:
+    x = np.resize(np.array([0, 7, -7, -(2**31), 2**31 - 1], np.int64), THREADS)
+    y = np.resize(np.array([2, -2, -(2**31), 2**31 - 1, -1, 1], np.int64), THREADS)
+    got = Lanes().named(
+        "mul_wide.i32", *(v.view(np.uint64) & np.uint64(0xFFFFFFFF) for v in (x, y))
+    )
+    np.testing.assert_array_equal(got.view(np.int64), x * y)
+
+
 @pytest.mark.parametrize(("name", "tie"), [("to_tf32", 0x3F802000), ("to_tf32_even", 0x3F800000)])
 def test_tf32(name: str, tie: int) -> None:
     x = RNG.standard_normal(THREADS).astype(np.float32)

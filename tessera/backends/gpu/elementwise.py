@@ -16,7 +16,7 @@ from tessera.backends.elements.literals import number_in
 from tessera.backends.gpu.differences import compare_difference, shares_difference
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.scalar import Scalar
-from tessera.backends.gpu.types import literal, llvm_type, memory_bits
+from tessera.backends.gpu.types import literal, llvm_type
 from tessera.backends.gpu.writer import is_number, split
 from tessera.dtypes import bfloat16, dtype, float16, float32, int1, int64
 from tessera.ir import Effect, ElementType, Op, Value, elem_of
@@ -376,26 +376,3 @@ def _hint(fl: FunctionLowering, op: arith.HintOp) -> None:
 
 
 # --- pointers ---------------------------------------------------------------------------------------------------
-@elementwise(arith.AddPtrOp)
-def _addptr(x: Scalar, op: Any, elem: ElementType, pointer: str, offset: str) -> str:
-    """Emit a base that registers share plus a constant number of bytes.
-
-    The constant part of a signed 32-bit offset is moved out of the sign extension: an offset whose sum wraps around is
-    not an address inside any array.
-    """
-    w = x.w
-    size = memory_bits(elem.element_ty) // 8
-    kind = elem_of(op.offset.type)
-    if is_number(offset):
-        return w.gep(pointer, "", _extended(kind, int(offset)) * size)
-    base, constant = split(w.offsets, offset) if kind.signed or kind.bits == 64 else (offset, 0)
-    if kind.bits < 32:
-        base, constant = offset, 0
-    if kind.bits < 64:
-        base = w.pure(f"{'sext' if kind.signed else 'zext'} {llvm_type(kind)} {base} to i64")
-    scaled = w.pure(f"shl i64 {base}, {size.bit_length() - 1}") if size > 1 else base
-    return w.gep(pointer, scaled, constant * size)
-
-
-def _extended(kind: Any, value: int) -> int:
-    return value if kind.signed else value & ((1 << kind.bits) - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tessera.backends.gpu import (
+    addresses,
     atomics,
     casts,
     convert,
@@ -27,8 +28,8 @@ from tessera.backends.gpu.writer import ModuleText
 from tessera.ir import Module
 
 _REGISTERED = (  # imported for the lowerings they register
-    atomics, casts, convert, debug, dot, elementwise, inline_asm, local, lookup, mathlib, memory, reduce, scan, shape,
-    shared,
+    addresses, atomics, casts, convert, debug, dot, elementwise, inline_asm, local, lookup, mathlib, memory, reduce,
+    scan, shape, shared,
 )  # fmt: skip
 
 

@@ -109,7 +109,15 @@ class Edges:
         stride = self.w.scalar("step", step) if f["way"] > 2 else step
         mask = f", mask=at < {max(n - f['ragged'], 1)}"
         other = ", other=1" if f["way"] == 4 else ""
-        self.line(f"x = tl.load(x_ptr + {first} + at * {stride}{mask}{other})")
+        if (
+            f["way"] > 2 and f["format"] % 2
+        ):  # the program's number taken apart, and products, in 64 bits
+            parts = self.w.scalar("parts", 2)
+            self.line(f"tile = pid.to(tl.int64) // {parts} * {parts} + pid.to(tl.int64) % {parts}")
+            places = f"tile * ({self.size} * {stride}) + (r * {self.n} + c).to(tl.int64) * {stride}"
+        else:
+            places = f"at * {stride}"
+        self.line(f"x = tl.load(x_ptr + {first} + {places}{mask}{other})")
         if f["way"] in (1, 5):
             self.line(f"tl.store({out} + pid * {self.size} + c.T * {self.m} + r.T, x.T)")
         else:

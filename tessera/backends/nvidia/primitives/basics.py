@@ -194,6 +194,14 @@ row("udiv.i32", (_I, _I), _I, "div.u32 $0, $1, $2;", "=r,r,r", meaning=_quotient
 row("sdiv.i32", (_I, _I), _I, "div.s32 $0, $1, $2;", "=r,r,r", meaning=_signed_quotient)
 
 
+def _wide_product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return (signed(x, 32) * signed(y, 32)).view(np.uint64)
+
+
+# LLVM loses sight of two signed factors once it knows that one is not negative, and multiplies in 64 bits.
+row("mul_wide.i32", (_I, _I), _L, "mul.wide.s32 $0, $1, $2;", "=l,r,r", meaning=_wide_product)
+
+
 # --- conversions ------------------------------------------------------------------------------------------------
 def _toward_zero(type: str) -> Callable[[np.ndarray], np.ndarray]:
     def convert(x: np.ndarray) -> np.ndarray:
