@@ -239,7 +239,8 @@ GPU = (
     _row(
         "register-prefetch", "gpu", "loads an iteration ahead what loops with MMAs read besides operands", "addresses are pure; the loop writes through other arguments", "passes/gpu_loops/streams.py `require_ahead`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
     ),
-    _row("shared-prefetch", "gpu", "copies to rings what loops with MMAs read besides operands where registers are too few to carry it", "as register-prefetch; threads copy whole vectors", "passes/gpu_loops/plan.py `_may_be_buffered`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True),
+    _row("shared-prefetch", "gpu", "copies to rings the large tiles that loops with MMAs read besides operands", "as register-prefetch; threads copy whole vectors", "passes/gpu_loops/plan.py `_may_be_buffered`", f"{DOTS}, {KERNELS}", unit="loop", takes_room=True),
+    _row("refill-in-place", "gpu", "lets CTAs of one or two warps fill a buffer again as soon as it has been read, with one buffer less", "all reads are to registers, and stand before the copies; a barrier in between", "ops/schedule.py `_verify_copy`; the checker of synchronisation", f"tests/filecheck/schedule-loops/refill.gir, tests/filecheck/expand-loops/refill.gir, {DOTS}, {KERNELS}", unit="loop", takes_room=True),
     _row(
         "mma-across-iterations", "gpu", "lets MMAs that only add up run on into the next iteration", "only the next MMA reads a sum; operands come through rings", "passes/gpu_loops/chains.py `accumulating`", DOTS, unit="loop", takes_room=True,
     ),

@@ -112,7 +112,7 @@ def verify_schedule(loop: ForOp) -> None:
         stage = stage_of(op, loop)
         require(stage >= 0, op, "the stage is negative")
         if stage < main:
-            _verify_copy(op, loop)
+            _verify_copy(op, loop, place)
             continue
         for v in _used(op):
             for made, distance in _makers(v, loop.body):
@@ -126,7 +126,7 @@ def verify_schedule(loop: ForOp) -> None:
                     require(kept, op, "a later stage reads shared memory that is in no ring")
 
 
-def _verify_copy(op: Op, loop: ForOp) -> None:
+def _verify_copy(op: Op, loop: ForOp, place: dict[Op, int]) -> None:
     """Check a load, or the allocation that it fills, of a stage that runs ahead."""
     if op.opcode != "local_alloc":
         users = op.results[0].users() if op.opcode == "load" else []
@@ -146,6 +146,9 @@ def _verify_copy(op: Op, loop: ForOp) -> None:
     )
     last = max((stage_of(u, loop) + _runs_on(u) for u in readers(op.results[0], loop)), default=0)
     need = last - op.attrs["stage"] + 1
+    reads = list(readers(op.results[0], loop))
+    if all(place[u] < place[op] and not _runs_on(u) for u in reads):
+        need -= 1  # it is filled again behind its readers
     slots = op.attrs.get("slots", 1)
     require(slots >= need, op, lambda: f"{slots} buffers are too few: {need} are in use at a time")
 

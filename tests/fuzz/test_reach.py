@@ -14,7 +14,8 @@ SEEDS = range(1, 151)
 LEAST = {
     "wgmma": 30, "warp-specialize": 30, "software-pipeline": 10, "register-prefetch": 15, "operand-order": 10,
     "mma-chains": 8, "mma-across-iterations": 5, "mma-early-start": 4, "byte-casts": 2, "small-casts": 6,
-    "scattered-columns": 1, "repeated-loads": 2, "sink-past-loops": 75, "whole-sectors": 15,
+    "refill-in-place": 1, "shared-prefetch": 5, "scattered-columns": 1, "repeated-loads": 2, "sink-past-loops": 75,
+    "whole-sectors": 15,
 }  # fmt: skip
 
 
@@ -22,6 +23,12 @@ LEAST = {
 def test_dots_reach_the_optimisations_of_loops() -> None:
     found = reached("dots", SEEDS)
     assert not {name: (found[name], least) for name, least in LEAST.items() if found[name] < least}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_edges_reach_products_of_64_bits() -> None:
+    found = reached("edges", range(90, 110))
+    assert found["narrow-division"] and found["wide-products"]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -310,6 +310,16 @@ def doubled(x, out, n, B: tl.constexpr):
     tl.store(out + at, tl.load(x + at, at < n) * 2 + i, at < n)
 
 
+@tessera.jit
+def tiles_of_rows(x, out, tiles, stride, B: tl.constexpr):
+    """Blocks of rows by an id of 64 bits; elements that lie a stride apart."""
+    tile = tl.program_id(0).to(tl.int64)
+    row, column = tile // tiles, tile % tiles * B
+    at = tl.arange(0, B)
+    y = tl.load(x + row * tiles * B * stride + column * stride + at.to(tl.int64) * stride)
+    tl.store(out + tile * B + at, y)
+
+
 @dataclass(frozen=True)
 class Sample:
     """`arrays`: makes the arrays; `wrap`: kernel arguments from them (all of them outputs, too)."""
@@ -410,6 +420,7 @@ SAMPLES = [
     _gated("gated", 4, 64),
     _gated("gated copies", 8, 128, num_stages=4, pointer_maps=False),
     _product("fragments", 32, 32, 64, (32, 32, 32), num_warps=4, num_stages=2, out=tl.float16),
+    _product("one warp", 16, 16, 256, (16, 16, 64), np.float32, num_warps=1, num_stages=2, pointer_maps=False),
     _product("persistent", 128, 256, 64, (128, 256, 64), num_warps=8, num_stages=3, out=tl.float16),
     _product("whole", 64, 64, 128, (64, 64, 32), np.float32, ("cpu",)),
     Sample(
@@ -477,6 +488,10 @@ SAMPLES = [
     Sample(
         "streamed", BOTH, streamed, lambda: [*small((2, 8192), dtype=np.float32), np.zeros(2, np.float32)],
         lambda x: [*x, 8192], (2,), {"B": 2048}, {"num_stages": 3},
+    ),
+    Sample(
+        "tiles of rows", BOTH, tiles_of_rows, lambda: small((2, 128, 3), (2, 128), dtype=np.float32),
+        lambda x: [*x, 2, 3], (4,), {"B": 64},
     ),
     Sample(
         "marked", ("simt",), marked, lambda: [np.array([3, 700, -1], np.int64), np.zeros((3, 1000), np.float32)],

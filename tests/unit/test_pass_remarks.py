@@ -205,7 +205,7 @@ CASES = {
     ),
     "large": (
         (summed, {"STRIDE": 1, "B": 32768, "WRITES": 0}, "fp32"), {}, "tl.load",
-        "not copied ahead: two iterations load 262144 bytes, too much beside 1 more CTA",
+        "not copied ahead: two iterations load 262144 bytes, too much beside other CTAs",
     ),
     "stores": (
         (summed, {"STRIDE": 1, "B": 1024, "WRITES": 1}, "fp32"), {}, "tl.load",

@@ -117,7 +117,7 @@ class _Copies:
             ahead = self._copy(before, ahead, index, const32(before, number), {})
             index = before.emit(ops.AddOp(index, self.loop.step))
         _fill_late(self.loop)
-        zero, last = const32(before, 0), const32(before, self.ahead)
+        zero, last = const32(before, 0), const32(before, self.ahead % self.slots)
         parities = [zero, zero] if self.ring.full is not None else []
         return self._body([index, zero, last, *parities, *ahead], len(ahead))
 

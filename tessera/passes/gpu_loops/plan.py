@@ -14,29 +14,24 @@ from tessera.analysis.loop_times import kinds_of
 from tessera.analysis.machines import MMA_ROW_BITS, SCHEDULERS, WARPGROUP
 from tessera.ir import Builder, Module, Op, pass_
 from tessera.ir.applications import apply
-from tessera.ops.roles import is_in_split
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_layout.anchors import bytes_of
+from tessera.passes.gpu_loops.buffering import buffer_tiles
 from tessera.passes.gpu_loops.chains import overlapping, run_on, schedule_late
 from tessera.passes.gpu_loops.choices import note_choice
+from tessera.passes.gpu_loops.refill import refill, refills
 from tessera.passes.gpu_loops.registers import early_loads, run_early
 from tessera.passes.gpu_loops.streams import (
     Stream,
     bytes_beside,
-    is_met,
     noting,
-    require_buffer,
     staged_loops,
     stream_or_reason,
-    through_buffer,
     write_copies,
 )
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
-from tessera.passes.neutral.fold import is_zero
 
 # Registers of an iteration's results from which warpgroups play ping-pong (tools/fit).
 PING_PONG_REG32 = 128
-CTAS = 2  # on an SM, of which one computes while another one waits
 
 
 @pass_("schedule-loops", optimization="software-pipeline", counts=True)
@@ -54,9 +49,11 @@ def schedule_loops(module: Module, facts: GpuFacts) -> None:
     Compare: Triton `tritongpu-assign-latencies` and `tritongpu-schedule-loops`.
     """
     for loop, axis, wanted in staged_loops(module, facts):
-        early, large = early_loads(loop, axis, facts)
         if loop.main_stage is None:
-            _Plan(module, loop, axis, facts, wanted, early, large).write()
+            buffer_tiles(module, loop, axis, facts, wanted)
+        early = early_loads(loop, axis, facts)
+        if loop.main_stage is None:
+            _Plan(module, loop, axis, facts, wanted, early).write()
         if early:
             run_early(loop, early)
 
@@ -71,7 +68,6 @@ class _Plan:
     facts: GpuFacts
     wanted: int
     early: list[ops.LoadOp]
-    large: list[ops.LoadOp]  # for which there are no registers
 
     def __post_init__(self) -> None:
         self.num_warps: int = self.module.attrs["num_warps"]
@@ -79,8 +75,6 @@ class _Plan:
     def write(self) -> None:
         loop, facts = self.loop, self.facts
         waits = any(map(waits_for_others, loop.walk()))
-        if not waits:
-            self._buffer_large()
         streams = self._streams()
         if waits or not streams:
             return
@@ -88,6 +82,12 @@ class _Plan:
         size, beside = sum(s.bytes for s in streams), self._beside(streams)
         slots, lag = self._slots(size, beside, bool(running), bool(shifted))
         if slots == 1 or not apply("software-pipeline", loop):
+            return
+        if not (running or shifted) and refills(
+            loop, streams, self.num_warps, facts, slots, beside
+        ):
+            write_copies(loop, streams, slots - 1, slots - 1, "cp.async")
+            refill(loop, streams)
             return
         kinds = kinds_of(loop, running, shifted)
         note_choice(
@@ -112,27 +112,6 @@ class _Plan:
             with noting(self.module, op):
                 found.append(stream_or_reason(op, self.loop, self.axis, self.facts, self.early))
         return [s for s in found if s is not None]
-
-    def _buffer_large(self) -> None:
-        """Put buffers behind loads that a loop waits for in each iteration, as registers are too few to carry them. A
-        second CTA on an SM hides as much, and keeps its room."""
-        axis, facts = self.axis, self.facts
-        found = [op for op in self.large if self._may_be_buffered(op)]
-        if not found:
-            return
-        streams = self._streams()
-        used = [self._beside(streams) + self.wanted * sum(s.bytes for s in streams)]
-        used.append(used[0] + self.wanted * sum(bytes_of(op.result) for op in found))
-        before, after = map(facts.ctas_that_fit, used)
-        if after >= min(CTAS, max(1, before)) and apply("shared-prefetch", self.loop):
-            for op in found:
-                through_buffer(op, axis, facts)
-
-    def _may_be_buffered(self, op: ops.LoadOp) -> bool:
-        in_role = isinstance(self.loop.parent_op(), ops.FuncOp) and is_in_split(self.loop)
-        if in_role or (op.other is not None and not is_zero(op.other)):
-            return False
-        return is_met(require_buffer, op, self.axis, self.facts)
 
     def _slots(self, size: int, beside: int, running: bool, shifts: bool) -> tuple[int, bool]:
         """Return the number of buffers, of `size` bytes each for all copies: as many as are wanted and fit; and

@@ -24,7 +24,7 @@ from tessera.ops.roles import ring_of
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.anchors import bytes_of
 from tessera.passes.gpu_loops.choices import note_choice
-from tessera.passes.gpu_loops.short import version_short
+from tessera.passes.gpu_loops.short import may_be_short, version_short
 from tessera.passes.gpu_loops.streams import (
     bytes_beside,
     noting,
@@ -37,6 +37,8 @@ from tessera.passes.gpu_loops.streams import (
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
 
 PROGRAMS = 2  # CTAs that must still fit on an SM
+# Warps that must, where the loop may be over after one iteration, which only other CTAs hide then.
+WARPS = 24
 
 
 @pass_("schedule-streams", optimization="prefetch", counts=True)
@@ -71,9 +73,8 @@ def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, module:
     size = sum(bytes_of(op.result) for op in found)
     slots = min(wanted, _room(loop, warps, facts) // size) if found else 1
     if found and slots < 2:
-        beside = f"{2 * size} bytes, too much beside {PROGRAMS - 1} more CTA"
         with noting(module, found[0]):
-            raise Declined(f"two iterations load {beside}")
+            raise Declined(f"two iterations load {2 * size} bytes, too much beside other CTAs")
     if slots > 1 and apply("prefetch", loop):
         note_choice(
             loop, facts, warps, wanted=wanted, kinds=[NONE], chosen=(slots, NONE), beside=0, size=size,
@@ -87,7 +88,8 @@ def _plan(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int, module:
 def _room(loop: ForOp, warps: int, facts: GpuFacts) -> int:
     """Return the bytes that a loop's rings may take: PROGRAMS CTAs fit, and what else is kept while the loop runs."""
     beside = bytes_beside(loop, (), warps, facts)
-    return min(facts.max_shared_bytes // PROGRAMS, facts.max_shared_bytes - beside)
+    programs = max(PROGRAMS, WARPS // warps) if may_be_short(loop) else PROGRAMS
+    return min(facts.max_shared_bytes // programs, facts.max_shared_bytes - beside)
 
 
 def _is_simple(loop: ForOp) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.registers import mma_reg32, reg32_of
-from tessera.ir import Builder, Op, TileType, Value
+from tessera.ir import Builder, Op, Value
 from tessera.ir.applications import apply
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.delay import Placing
@@ -27,18 +27,18 @@ from tessera.passes.neutral.loops import set_yields, with_carried
 ROOM_REG32, SMALL_REG32 = 176, 4
 
 
-def early_loads(
+def loads_beside(
     loop: ops.ForOp, axis: AxisAnalysis, facts: GpuFacts
 ) -> tuple[list[ops.LoadOp], list[ops.LoadOp]]:
-    """Return the loads of a loop with MMAs whose results are to be carried from the iteration before: all that do not
-    fill a ring, operands that are too narrow for asynchronous copies included; and those for which there are no
+    """Return the loads of a loop with MMAs whose results may be carried from the iteration before: all that do not fill
+    a ring, operands that are too narrow for asynchronous copies included. The second are those for which there are no
     registers."""
     if not any(isinstance(op, ops.Matmul) for op in loop.body):
         return [], []
     if any(map(waits_for_others, loop.walk())):
         return [], []  # what is loaded may be written by other programs until then
     found: list[ops.LoadOp] = []
-    large: list[ops.LoadOp] = []
+    others: list[ops.LoadOp] = []
     left = max(SMALL_REG32, ROOM_REG32 - mma_reg32(loop.body))
     for op in loop.body:
         if (
@@ -50,9 +50,15 @@ def early_loads(
             if reg32 <= left:
                 left -= reg32
                 found.append(op)
-            elif isinstance(op.result.type, TileType):
-                large.append(op)
-    return found if found and apply("register-prefetch", loop) else [], large
+            else:
+                others.append(op)
+    return found, others
+
+
+def early_loads(loop: ops.ForOp, axis: AxisAnalysis, facts: GpuFacts) -> list[ops.LoadOp]:
+    """Return the loads whose results are to be carried from the iteration before."""
+    found, _ = loads_beside(loop, axis, facts)
+    return found if found and apply("register-prefetch", loop) else []
 
 
 def run_early(loop: ops.ForOp, loads: list[ops.LoadOp]) -> None:

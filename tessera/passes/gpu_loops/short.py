@@ -13,18 +13,20 @@ from tessera.ir import Builder, Op, Value
 from tessera.ir.applications import apply
 from tessera.ops import AddOp, AndOp, CmpOp, ForOp, Loop, YieldOp
 from tessera.passes.neutral.fold import constant_of
-from tessera.passes.neutral.loops import branch_around, iteration, runs_at_all
+from tessera.passes.neutral.loops import branch_around, iteration, runs_at_all, trip_count
 
 SMALL = 100  # ops of an iteration, and of what follows the loop, that are copied
 
 
+def may_be_short(loop: ForOp) -> bool:
+    """Whether a loop whose number of iterations is not known has few operations."""
+    return trip_count(loop) is None and len(list(loop.walk())) <= SMALL
+
+
 def version_short(loop: ForOp) -> None:
-    """Branch around a loop whose number of iterations is not known. What follows it goes into both branches if it is
-    small, so that no tile leaves them."""
-    bounds = (loop.lb, loop.ub, loop.step)
-    if None not in map(constant_of, bounds) or len(list(loop.walk())) > SMALL:
-        return
-    if not apply("short-loops", loop):
+    """Branch around a loop that may be short. What follows it goes into both branches if it is small, so that no tile
+    leaves them."""
+    if not may_be_short(loop) or not apply("short-loops", loop):
         return
     moved = [loop, *_rest(loop)]
     branch, passed = branch_around(_one_iteration(loop), moved)

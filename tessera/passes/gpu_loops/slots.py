@@ -104,9 +104,11 @@ def advance(b: Builder, state: State, slots: int) -> State:
     """Return the next slot, or the first one after the last, and the phase of its barriers, which flips when the ring
     begins again."""
     slot, *phases = state
+    flipped = [b.emit(ops.XorOp(phase, const32(b, 1))) for phase in phases]
+    if slots == 1:
+        return slot, *flipped
     following = b.emit(ops.AddOp(slot, const32(b, 1)))
     wraps = b.emit(ops.CmpOp(following, const32(b, slots), predicate="eq"))
-    flipped = [b.emit(ops.XorOp(phase, const32(b, 1))) for phase in phases]
     first = b.emit(ops.SelectOp(wraps, const32(b, 0), following))
     pairs = zip(flipped, phases, strict=True)
     return first, *[b.emit(ops.SelectOp(wraps, new, old)) for new, old in pairs]
