@@ -11,6 +11,7 @@ from tessera.ir import Module, Pass, PassManager, parse_module, pass_
 from tessera.ir.passes import FORMER_NAMES, PASS_NAMES, PASSES, parse_pipeline
 from tessera.ops import WhileOp
 from tessera.passes import gpu_pipeline
+from tessera.passes.neutral import wide_index
 from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.pipeline import neutral_pipeline
 from tessera.tools import opt
@@ -145,7 +146,7 @@ def test_a_misspelt_pass_to_print_is_told(capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_names_of_all_passes() -> None:
     """Those of a target that the process does not use are known, too."""
-    assert gpu_pipeline and opt  # they register all passes
+    assert gpu_pipeline and opt and wide_index  # they register all passes
     own = [name for name, p in PASSES.items() if p.fn.__module__.startswith("tessera.")]
     assert sorted(own) == sorted(PASS_NAMES)
 
