@@ -193,7 +193,7 @@ def test_whole_numbers_of_the_program_are_operands():
     """Kernels read them as they read sizes: no value needs a graph of its own, or an operation of eager's."""
 
     def f(x: Any, y: Any, n: int) -> Any:
-        rows = torch.arange(y.shape[0]) % x.shape[0]
+        rows = torch.arange(y.shape[0], device=y.device) % x.shape[0]
         return (
             torch.baddbmm(x[None], y.mT[None], y[None], beta=n, alpha=n + 1),
             x.index_add(0, rows, y, alpha=n), x.scatter(0, rows[:, None].expand_as(y)[:2], n),
