@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tessera import ops
 from tessera.analysis.loop_times import LoopChoice, LoopPlan, choices, work_of
@@ -15,10 +16,11 @@ BESIDE_REG32 = 32  # registers of a thread for addresses and counters, beside th
 
 def note_choice(
     loop: ops.ForOp, facts: GpuFacts, warps: int, *, wanted: int, kinds: Sequence[str], chosen: tuple[int, str],
-    beside: int, size: int, signal: str,
+    beside: int, size: int, signal: str, refills: bool = False,
 ) -> None:  # fmt: skip
     """Keep the plan that has the `chosen` buffers and MMAs, and the others. `wanted`: buffers that were asked for;
-    `kinds`: what MMAs may do (loop_times.py); `beside`: bytes besides the rings; `size`: of one buffer of each."""
+    `kinds`: what MMAs may do (loop_times.py); `beside`: bytes besides the rings; `size`: of one buffer of each.
+    `refills`: one of the buffers is left out, as another one is filled again in the iteration that reads it."""
 
     def plans() -> Iterator[LoopPlan]:
         registers = min(facts.registers, mma_reg32(loop.body) + BESIDE_REG32)
@@ -33,6 +35,9 @@ def note_choice(
             yield LoopPlan(buffers, ahead, kind, signal, used, ctas, obstacle)
 
     found = {(p.buffers, p.mmas): p for p in plans()} if is_noting() else {}
-    plan = found.pop(chosen, None)
+    plan = found.get(chosen) if refills else found.pop(chosen, None)
+    if plan is not None and refills:
+        used = plan.bytes - size
+        plan = replace(plan, buffers=plan.buffers - 1, bytes=used, ctas=facts.ctas_that_fit(used))
     if plan is not None:
         note_plan(LoopChoice(loop.loc, work_of(loop, warps), plan, tuple(found.values())))

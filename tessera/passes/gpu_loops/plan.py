@@ -83,18 +83,19 @@ class _Plan:
         slots, lag = self._slots(size, beside, bool(running), bool(shifted))
         if slots == 1 or not apply("software-pipeline", loop):
             return
-        if not (running or shifted) and refills(
-            loop, streams, self.num_warps, facts, slots, beside
-        ):
-            write_copies(loop, streams, slots - 1, slots - 1, "cp.async")
-            refill(loop, streams)
-            return
         kinds = kinds_of(loop, running, shifted)
+        again = not (running or shifted) and refills(
+            loop, streams, self.num_warps, facts, slots, beside
+        )
         note_choice(
             loop, facts, self.num_warps, wanted=self.wanted, kinds=kinds,
             chosen=(slots, kinds[0] if lag else kinds[-1]), beside=beside, size=size,
-            signal="cp.async",
+            signal="cp.async", refills=again,
         )  # fmt: skip
+        if again:
+            write_copies(loop, streams, slots - 1, slots - 1, "cp.async")
+            refill(loop, streams)
+            return
         ahead = slots - 1 - lag
         many = self.num_warps > WARPGROUP
         signal = "mbarrier" if shifted and lag and many else "cp.async"
