@@ -17,7 +17,7 @@ from tessera import ops
 from tessera.analysis.registers import mma_reg32, reg32_of
 from tessera.ir import Op, Value
 from tessera.ir.applications import apply
-from tessera.ops.schedule import VIEWS, readers, set_positions
+from tessera.ops.schedule import VIEWS, readers
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_loops.streams import Stream
 
@@ -57,7 +57,6 @@ def refill(loop: ops.ForOp, streams: Sequence[Stream]) -> None:
     for op in loop.body:
         if op.opcode in VIEWS and op.operands[0].op in rings | views:
             views.add(op)
-    first = reads | views
-    set_positions(
-        loop, {op: 0 if op in first else 1 if op in copies else 2 for op in loop.body if not op.terminator}
-    )  # fmt: skip
+    for op in loop.body:
+        if not op.terminator:  # each one, as loads before them may still come to another stage
+            op.attrs["position"] = 0 if op in reads | views else 1 if op in copies else 2
