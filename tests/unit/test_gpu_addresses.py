@@ -45,6 +45,22 @@ def test_strides(dtype: type, stride: int, off: str):
     np.testing.assert_array_equal(out, x[512 + stride * np.arange(5, 133)])
 
 
+@tessera.jit
+def wrapping(x, out, stride, TYPE: tl.constexpr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(out + at, tl.load(x + (at * 4).to(TYPE) * stride.to(TYPE)))
+
+
+@pytest.mark.parametrize(
+    ("to", "more"), [(tl.int8, 1 << 8), (tl.int16, 1 << 16), (tl.uint32, 1 << 30)]
+)
+def test_products_that_wrap(to: tl.dtype, more: int):
+    """A product of fewer bits is not that of the numbers before the casts: the strides here are 1 after them."""
+    x, out = np.arange(64, dtype=np.float32), np.zeros(8, np.float32)
+    wrapping[(1,)](x, out, more + 1, to, 8)
+    np.testing.assert_array_equal(out, np.arange(8) * 4)
+
+
 def code(dtype: type, count: int, **options: str) -> str:
     x, out = np.zeros(4, dtype), np.zeros(count, dtype)
     return strided.warmup(x, out, 3, 0, count, grid=(1,), **options).asm["llir"]

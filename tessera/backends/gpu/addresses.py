@@ -9,7 +9,7 @@ from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.scalar import Scalar
 from tessera.backends.gpu.types import llvm_type, memory_bits
 from tessera.backends.gpu.writer import is_number, split
-from tessera.dtypes import int32
+from tessera.dtypes import int32, int64
 from tessera.ir import ElementType, Op, Value, elem_of
 from tessera.ir.applications import apply
 from tessera.ops import arith, tile
@@ -53,6 +53,8 @@ def _narrow_factors(fl: FunctionLowering, op: arith.AddPtrOp) -> tuple[Value, Va
     bits when it counts bytes."""
     product = op.offset.op
     if not isinstance(product, arith.MulOp) or product.parent is not op.parent:
+        return None
+    if elem_of(op.offset.type) is not int64:  # a product of fewer bits wraps
         return None
     a, b = (_narrow(v) for v in product.operands)
     if a is None or b is None:

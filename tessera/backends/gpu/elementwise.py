@@ -373,6 +373,3 @@ def _constant_bits(fl: FunctionLowering, v: Value) -> int:
 @lowers(arith.HintOp)
 def _hint(fl: FunctionLowering, op: arith.HintOp) -> None:
     fl.set(op.result, fl.get(op.x))
-
-
-# --- pointers ---------------------------------------------------------------------------------------------------
