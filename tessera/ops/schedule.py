@@ -144,11 +144,14 @@ def _verify_copy(op: Op, loop: ForOp, place: dict[Op, int]) -> None:
     require(
         op.attrs.get("signal") in SIGNALS, op, lambda: f"signal is none of {', '.join(SIGNALS)}"
     )
-    last = max((stage_of(u, loop) + _runs_on(u) for u in readers(op.results[0], loop)), default=0)
-    need = last - op.attrs["stage"] + 1
     reads = list(readers(op.results[0], loop))
-    if all(place[u] < place[op] and not _runs_on(u) for u in reads):
-        need -= 1  # it is filled again behind its readers
+    last = max((stage_of(u, loop) + _runs_on(u) for u in reads), default=0)
+    need = last - op.attrs["stage"] + 1
+    behind = all(place[u] < place[op] and not _runs_on(u) for u in reads)
+    if (
+        op.attrs["signal"] == "cp.async" and behind
+    ):  # mbarriers are waited for in front of the readers
+        need -= 1
     slots = op.attrs.get("slots", 1)
     require(slots >= need, op, lambda: f"{slots} buffers are too few: {need} are in use at a time")
 

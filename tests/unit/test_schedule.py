@@ -116,6 +116,22 @@ def test_what_cannot_run_is_refused(changes: dict[str, str], message: str) -> No
         verify(stages(**changes))
 
 
+@pytest.mark.parametrize("signal", ["cp.async", "thread", "mbarrier"])
+def test_copies_behind_the_reads_need_a_buffer_less(signal: str) -> None:
+    """With a barrier in between: mbarriers are waited for in front of the reads, and threads wait for nothing."""
+    module = stages(
+        signal, **{"_, _ {stage__0}": "_, _ {stage=0, position=1}", "slots__3": "slots=2"}
+    )
+    if signal == "cp.async":
+        want = result(stages(signal), 5)
+        verify(module)
+        expand_loops(module)
+        np.testing.assert_array_equal(result(module, 5), want)
+    else:
+        with pytest.raises(IRError, match="2 buffers are too few: 3 are in use at a time"):
+            verify(module)
+
+
 def test_an_address_that_is_not_known_ahead_is_refused() -> None:
     text = STAGES.replace("SIGNAL", "thread").replace(
         "%x: tile<128xfp32, #0> = load %at",

@@ -10,9 +10,9 @@
 
 The address and the mask of a load, and the values that they are computed from across iterations (its *slice*), must
 be pure: the slice is computed a second time, ahead; the original is removed if nothing else uses it. Copies past the
-end are masked. With `cp.async` the wait is also a barrier, and the only one that an iteration needs: the
-buffer written after it was last read before it. With `mbarrier` warpgroups drift apart, so that one multiplies while
-another one works on its results."""
+end are masked. With `cp.async` the wait is also a barrier, and the only one that an iteration needs: the buffer written
+after it was last read before it, unless copies come behind the reads (refill.py). With `mbarrier` warpgroups drift
+apart, so that one multiplies while another one works on its results."""
 
 from __future__ import annotations
 
