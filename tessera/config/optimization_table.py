@@ -360,7 +360,7 @@ CPU = (
     ),
     _row(
         "mask-split", "cpu", "runs vectors for which a mask holds as a whole in a loop without it",
-        "the mask compares what grows by one with what does not grow, or is the same along the vectors", "backends/cpu/loops.py `prefix_masks`", f"tests/unit/test_cpu_rows.py, {KERNELS}",
+        "the mask compares what grows by one with what does not grow, or is the same along the vectors", "backends/cpu/bounds.py `prefix_masks`", f"tests/unit/test_cpu_rows.py, {KERNELS}",
         unit="mask",
     ),
     _row(

@@ -89,7 +89,7 @@ def test_the_whole_of_b_is_read_without_masks():
     [
         (1, True, "read along k"),
         (4, True, "read along k"),
-        (8, True, "packed"),
+        (8, True, "shared"),
         (4, False, "read once"),
     ],
 )

@@ -60,7 +60,7 @@ def test_pipelines_of_the_cpu() -> None:
     neutral = [p.name for p in neutral_pipeline()]
     inner = ["narrow-tiles", "exchange-partners", "scan-positions"]
     inner += ["narrow-accumulators", "scalarise-inductions"]
-    names = ["lower-descriptor-rows", *neutral, *inner, "canonicalize", "cse"]
+    names = ["lower-descriptors", *neutral, *inner, "canonicalize", "cse"]
     assert [p.name for p in cpu_pipeline()] == names
     checked = ["lower-descriptor-rows", "checks", "canonicalize", "cse"]
     assert [p.name for p in cpu_pipeline(checked=True)] == checked

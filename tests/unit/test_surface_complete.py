@@ -177,9 +177,8 @@ STRUCTURE = {
     "while",
     "call",
 }  # lowered as control flow
-# Lowered before: descriptors become pointers and masks (on the CPU only those of rows), checks are made by hand.
-BEFORE_CPU = {"descriptor_gather", "descriptor_scatter"}
-BEFORE_GPU = {
+# Lowered before: descriptors become pointers and masks, checks are made by hand.
+DESCRIPTORS = {
     "make_descriptor",
     "descriptor_load",
     "descriptor_store",
@@ -212,10 +211,10 @@ def test_op_has_a_meaning_everywhere(opcode):
     cls = OPS[opcode]
     assert inspect.getdoc(cls)
     assert cls in NUMPY, "no meaning: `@evaluate` in tessera/interp"
-    if opcode not in BEFORE_CPU | ONLY_GPU | ONLY_INTERPRETER:
+    if opcode not in DESCRIPTORS | ONLY_GPU | ONLY_INTERPRETER:
         known = cls in CPU_LAZY or cls in CPU_SINKS or cpu_elementwise(cls)
         assert known, "no lowering for CPUs: `@lowers` in tessera/backends/elements or cpu"
-    if opcode not in BEFORE_GPU | ONLY_HOST | ONLY_INTERPRETER:
+    if opcode not in DESCRIPTORS | ONLY_HOST | ONLY_INTERPRETER:
         assert cls in GPU, "no lowering for GPUs: `@lowers` in tessera/backends/elements or gpu"
 
 

@@ -76,7 +76,7 @@ def _from_bits(lo: Lowering, t: Any, text: str) -> str:
     return text if e.startswith("i") else lo.em.here(f"{name} i{t.bits} {text} to {e}")
 
 
-def rmw(lo: Lowering, op: Any, address: Val, value: Val) -> str:
+def rmw(lo: Lowering, op: AtomicRmwOp, address: Val, value: Val) -> str:
     t = elem_of(op.value.type)
     ptr, text, order = lo.text(address, 1), lo.text(value, 1), _ORDER[op.sem]
     if isinstance(t, dtype) and t.is_floating() and t.bits < 32 and op.kind != "xchg":

@@ -25,7 +25,7 @@ from tessera.ops.memory import SHADOW_SITES, SHADOW_UNIT
 from tessera.ops.trace import TRACE_MODE
 from tessera.passes import CLEAN_UP, neutral_pipeline
 from tessera.passes.checks.insert_checks import insert_checks
-from tessera.passes.neutral.descriptors import lower_descriptor_rows
+from tessera.passes.neutral.descriptors import lower_descriptor_rows, lower_descriptors
 from tessera.passes.neutral.insert_trace import TRACED, insert_trace
 
 # The lowering emits vectors and hoists by itself: LLVM only turns stack slots into registers and cleans up.
@@ -38,7 +38,7 @@ def cpu_pipeline(checked: bool = False, traced: bool = False) -> list[Pass]:
     if checked:  # the report has values' names in the source, and where they are computed
         return [lower_descriptor_rows, insert_checks, *CLEAN_UP]
     return [
-        lower_descriptor_rows,
+        lower_descriptors.bind(cpu=True),
         *neutral_pipeline(),
         narrow_tiles,  # before anything else that loops over tiles is decided
         exchange_partners,

@@ -12,9 +12,10 @@ side, each of them from its start to its end, as processors prefetch them.
 from __future__ import annotations
 
 from tessera.backends.cpu import control, interrupt
+from tessera.backends.cpu.bounds import Prefix, slope
 from tessera.backends.cpu.chains import SHAPE_OPS, cost
 from tessera.backends.cpu.fusion import KEEP_BROADCAST, LONGEST, masks_of
-from tessera.backends.cpu.loops import Nest, Prefix, each, nest, slope
+from tessera.backends.cpu.loops import Nest, each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering
 from tessera.backends.cpu.reduce import Registers
 from tessera.backends.cpu.slots import Slot

@@ -28,7 +28,6 @@ from tessera.backends.cpu.operands import (
     Left,
     Packed,
     Right,
-    all_inside,
     in_place,
     left_in_place,
 )
@@ -141,7 +140,7 @@ def _left(lo: Lowering, op: DotOp, plan: DotPlan) -> Left:
     """Return A in place, in a copy, or either as its mask decides at run time."""
     t = int32 if plan.path.k_pack > 1 else plan.t
     placed = left_in_place(lo, op.a, plan)
-    condition = "false" if placed is None else all_inside(lo, op.a)
+    condition = "false" if placed is None else whole(lo, op.a)
     if placed is not None and condition == "true":
         plan.placed["A"] = "in place"
         return placed

@@ -1,35 +1,29 @@
-"""Lowers ops with effects on memory: stores, descriptors, histograms."""
+"""Lowers ops with effects on memory: stores, histograms."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from tessera.analysis.provenance import argument_of
 from tessera.backends.cpu import remarks
-from tessera.backends.cpu.affine import constant
-from tessera.backends.cpu.atomics import rmw
 from tessera.backends.cpu.chains import cost
 from tessera.backends.cpu.fusion import (
     any_start,
     contiguous_along,
     contiguous_dimension,
-    finish_memo_buffers,
     flush,
     prepare,
     run,
 )
-from tessera.backends.cpu.lazy_ops import lane_by_lane
-from tessera.backends.cpu.llvm_text import scalar_type
-from tessera.backends.cpu.loops import UNROLL, Nest, Stream, each, nest, scalar_nest, single_nest
-from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make
-from tessera.backends.cpu.memory import dummy, load_at, store_at
+from tessera.backends.cpu.loops import UNROLL, Nest, Stream, each, nest, single_nest
+from tessera.backends.cpu.lowering import Lowering, executes
+from tessera.backends.cpu.memory import dummy, store_at
 from tessera.backends.cpu.row_prefetch import LINE, address, next_tiles
-from tessera.backends.cpu.values import Coord, Pattern, Point, Val
+from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.backends.elements.casts import cast
-from tessera.dtypes import int1, int32, int64, pointer_type
-from tessera.ir import ElementType, TileType, Value, elem_of, shape_of
+from tessera.dtypes import int32, int64
+from tessera.ir import TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import memory, tile
 
@@ -167,133 +161,6 @@ def _whole_lines(lo: Lowering, op: memory.StoreOp, plan: Nest) -> bool:
     return (
         row % LINE == 0 and row >= SHORT and contiguous_along(lo, op.ptr, plan.group[0], plan.lanes)
     )
-
-
-# --- descriptors --------------------------------------------------------------------------------------------
-@dataclass(slots=True)
-class Descriptor:
-    """A strided array: address, extents and strides as i64 texts (in elements); `nans`: i1, whether elements outside
-    are NaN rather than zero."""
-
-    base: Val
-    shape: list[str]
-    strides: list[str]
-    nans: str
-
-
-@executes(memory.MakeDescriptorOp)
-def _make_descriptor(lo: Lowering, op: Any) -> None:
-    def wide(v: Value) -> str:
-        return cast(lo.lanes(1), lo.scalar_text(v), v.type, int64)
-
-    shape, strides = [wide(v) for v in op.shape], [wide(v) for v in op.strides]
-    strides[-1] = "1"
-    nans = "true" if op.padding == "nan" else "false"
-    base = make(op.base.type, 1, lo.scalar_text(op.base))
-    lo.descriptors[op.result] = Descriptor(base, shape, strides, nans)
-
-
-def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | None]:
-    """Return (address, mask) of elements of a block."""
-    d: Descriptor = lo.descriptors[op.desc]
-    em, elem = lo.em, op.desc.type.elem
-    terms: list[str] = []
-    pattern: Pattern | None = None
-    masks: list[Val] = []
-    for c, offset, extent, stride in zip(at.coords, op.offsets, d.shape, d.strides, strict=True):
-        start = cast(lo.lanes(1), lo.scalar_text(offset), offset.type, int64)
-        index = em.op(f"add nsw i64 {start}, {lo.coord_text(c)}")
-        terms.append(index if stride == "1" else em.op(f"mul nsw i64 {index}, {stride}"))
-        x = lo.lanes(at.lanes if c.pattern is not None else 1)
-        lanes = Val(int64, x.n, "", True, index, (), c.pattern)
-        # One unsigned comparison checks both bounds.
-        masks.append(
-            make(
-                int1,
-                x.n,
-                x.cmp("icmp ult", "i64", lo.text(lanes, x.n), em.splat("i64", extent, x.n)),
-            )
-        )
-        if c.pattern is not None:
-            assert stride == "1", "vectors run along the last dimension"
-            pattern = c.pattern
-    mask = masks[0]
-    for m in masks[1:]:
-        n = max(mask.lanes, m.lanes)
-        mask = make(int1, n, lo.lanes(n).op("and", "i1", lo.text(mask, n), lo.text(m, n)))
-    base = Val(
-        pointer_type(elem),
-        at.lanes if pattern is not None else 1,
-        "",
-        True,
-        d.base.base,
-        tuple(terms),
-        pattern,
-    )
-    return base, mask
-
-
-def _padding(lo: Lowering, elem: ElementType, nans: str) -> Val | None:
-    """Return the value of elements outside of the array; None for zero."""
-    if nans == "false" or not elem.is_floating():
-        return None
-    nan = constant(elem, float("nan"))
-    if nans == "true":
-        return nan
-    e = scalar_type(elem)
-    zero = lo.text(constant(elem, 0.0), 1)
-    return Val(elem, 1, lo.lanes(1).select(e, nans, lo.text(nan, 1), zero))
-
-
-@evaluates(memory.DescriptorLoadOp)
-def _descriptor_load(lo: Lowering, op: Any, at: Point, index: int) -> Val:
-    elem = op.desc.type.elem
-    if any(
-        c.pattern is not None for c in at.coords[:-1]
-    ):  # a reshaped block: lanes lie in several rows
-        return lane_by_lane(lo, op, at)
-    address, mask = descriptor_address(lo, op, at)
-    other = _padding(lo, elem, lo.descriptors[op.desc].nans)
-    return load_at(lo, address, elem, mask, other, lo.em.memory)
-
-
-@executes(memory.DescriptorStoreOp)
-def _descriptor_store(lo: Lowering, op: Any) -> None:
-    flush(lo, op)
-    prepare(lo, [op.value], op)
-    elem = op.desc.type.elem
-    if op.kind == "store":
-
-        def body(at: Point) -> None:
-            address, mask = descriptor_address(lo, op, at)
-            store_at(lo, address, elem, lo.value(op.value, at), mask, at.lanes)
-
-        run(
-            lo,
-            nest(lo, shape_of(op.value.type), along=len(shape_of(op.value.type)) - 1),
-            body,
-            [op.value],
-        )
-    else:
-
-        def element(at: Point) -> None:
-            address, mask = descriptor_address(lo, op, at)
-            x = lo.value(op.value, at)
-            with lo.em.branch(lo.text(mask, 1) if mask is not None else "true"):
-                rmw(lo, _Kind(op.kind, op.value), address, x)
-
-        each(lo, scalar_nest(shape_of(op.value.type)), element)
-        finish_memo_buffers(lo)
-    lo.memory_changed()
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """The operands of an atomic op that `atomics.rmw` reads."""
-
-    kind: str
-    value: Value
-    sem: str = "relaxed"
 
 
 # --- histogram ----------------------------------------------------------------------------------------------

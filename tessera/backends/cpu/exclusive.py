@@ -111,11 +111,7 @@ def launch_needs(metadata: object) -> int:
 
 # --- in kernels ----------------------------------------------------------------------------------------------------
 def has_atomics(module: Module) -> bool:
-    return any(
-        isinstance(op, memory.Atomic)
-        or (isinstance(op, memory.DescriptorStoreOp) and op.kind != "store")
-        for op in module.walk()
-    )
+    return any(isinstance(op, memory.Atomic) for op in module.walk())
 
 
 def ends_by_itself(module: Module) -> bool:

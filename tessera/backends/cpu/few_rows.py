@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from tessera.backends.cpu.bounds import all_inside
 from tessera.backends.cpu.dot_plan import DotPlan
 from tessera.backends.cpu.fusion import prepare
 from tessera.backends.cpu.gemm import multiply_add
 from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import places
 from tessera.backends.cpu.lowering import TRUE, Lowering
-from tessera.backends.cpu.operands import Columns, Computed, Left, all_inside
+from tessera.backends.cpu.operands import Columns, Computed, Left
 from tessera.backends.cpu.panels import materialise_reshapes
 from tessera.backends.cpu.transpose import fold_vectors, gathers
 from tessera.backends.cpu.values import Coord
@@ -33,8 +34,8 @@ def read_once(lo: Lowering, op: DotOp, plan: DotPlan) -> Computed | Columns | No
     """Return B as it is computed; None if it had better be packed: for many rows, instructions that take several
     elements along k, or an operand that is more than a load."""
     (_, _, blocks), *others = plan.rows
-    source, lanes = _source(lo, op.b), plan.panels[0][0]
-    if others or blocks > 1 or plan.path.k_pack > 1 or (lo.lazy(source) and not _loads(source)):
+    b, lanes = source(lo, op.b), plan.panels[0][0]
+    if others or blocks > 1 or plan.path.k_pack > 1 or (lo.lazy(b) and not _loads(b)):
         return None
     kind = Columns if gathers(lo, op.b, 1, lanes) else Computed
     if kind is Columns and (not _folds(plan, lanes) or gathers(lo, op.b, 0, lanes)):
@@ -48,20 +49,22 @@ def read_once(lo: Lowering, op: DotOp, plan: DotPlan) -> Computed | Columns | No
 
 def whole(lo: Lowering, v: Value) -> str:
     """Return an i1: whether no element of `v` is masked."""
-    source = _source(lo, v)
-    return all_inside(lo, source) if lo.lazy(source) else "true"
+    load = source(lo, v).op
+    return (
+        all_inside(lo, load.mask) if isinstance(load, LoadOp) and lo.lazy(load.result) else "true"
+    )
 
 
 @contextmanager
 def unmasked(lo: Lowering, v: Value) -> Generator[None]:
     """While this lasts, the mask of the load in `v` is true everywhere."""
-    load = _source(lo, v).op
+    load = source(lo, v).op
     masks = [load.mask] if isinstance(load, LoadOp) and load.mask is not None else []
     with lo.bound(dict.fromkeys(masks, TRUE)):
         yield
 
 
-def _source(lo: Lowering, v: Value) -> Value:
+def source(lo: Lowering, v: Value) -> Value:
     """Return what `v` is made of by casts and transpositions."""
     while lo.lazy(v) and isinstance(v.op, (CastOp, TransOp)):
         v = v.op.x

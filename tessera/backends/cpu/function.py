@@ -176,8 +176,6 @@ def written_arguments(state: ModuleState, f: ops.FuncOp) -> set[int] | None:
         if not op.effects & Effect.WRITE or isinstance(op, ops.Diagnostic | ops.CheckOp):
             continue
         target = op.operands[0] if isinstance(op, ops.PointerWrite) else None
-        if isinstance(op, ops.DescriptorStoreOp) and isinstance(op.desc.op, ops.MakeDescriptorOp):
-            target = op.desc.op.base
         position = None if target is None else state.position(target)
         if position is None:
             return None

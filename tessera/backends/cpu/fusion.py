@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from tessera.backends.cpu import remarks
 from tessera.backends.cpu.aliases import may_fuse
+from tessera.backends.cpu.bounds import Prefix, prefix_masks
 from tessera.backends.cpu.chains import (
     INDEX_DEPTH,
     SHAPE_OPS,
@@ -28,7 +29,7 @@ from tessera.backends.cpu.chains import (
     release_dead,
 )
 from tessera.backends.cpu.exchange_partners import takes_partners
-from tessera.backends.cpu.loops import Nest, Prefix, Stream, Strips, each, nest, prefix_masks
+from tessera.backends.cpu.loops import Nest, Stream, Strips, each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering
 from tessera.backends.cpu.transpose import Convert, transposed_dimension, transposed_fill
 from tessera.backends.cpu.values import Point, Val, is_unit

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tessera import ops
 from tessera.backends.cpu.arith import TABLE
-from tessera.backends.cpu.loops import slope
+from tessera.backends.cpu.bounds import slope
 from tessera.backends.cpu.target import CpuFacts
-from tessera.dtypes import float32, float64, int32
+from tessera.dtypes import dtype, float32, float64, int32
 from tessera.ir import Effect, Op, TileType, Value, elem_of, shape_of
 from tessera.passes.neutral.loops import only_accumulates
 
@@ -71,11 +71,15 @@ def step_stride(loop: ops.ForOp, v: Value, step: int | None) -> int | None:
         return 0
     if isinstance(op, (ops.AddOp, ops.AddPtrOp)):
         return None if None in parts else sum(x for x in parts if x is not None)
-    return (
-        parts[0]
-        if isinstance(op, (ops.SplatOp, ops.BroadcastOp, ops.ExpandDimsOp, ops.HintOp))
-        else None
-    )
+    same = isinstance(op, (ops.SplatOp, ops.BroadcastOp, ops.ExpandDimsOp, ops.HintOp))
+    return parts[0] if same or (isinstance(op, ops.CastOp) and _widens(op)) else None
+
+
+def _widens(op: ops.CastOp) -> bool:
+    """Whether a cast of integers keeps each of them."""
+    a, b = elem_of(op.x.type), elem_of(op.result.type)
+    known = isinstance(a, dtype) and isinstance(b, dtype) and a.is_int() and b.is_int()
+    return known and a.bits < b.bits and (b.signed or not a.signed)
 
 
 def constant(v: Value) -> int | None:

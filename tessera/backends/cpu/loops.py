@@ -7,8 +7,7 @@ registers.
 
 A loop may have a head: part of a vector, after which the addresses of whole vectors are multiples of their size.
 
-Masks like `offsets < n` that are true up to some index along the vector dimension split the loop in two: whole vectors
-below the bound, where the mask is known to be true, and the rest under the mask.
+Masks that are true up to some index along the vector dimension split the loop in two (bounds.py).
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from tessera.backends.cpu.llvm_text import scalar_type, vector_literal
+from tessera.backends.cpu.bounds import Prefix, first_end, split_bound
+from tessera.backends.cpu.llvm_text import vector_literal
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.values import Coord, Point, Val, point
-from tessera.dtypes import dtype, int1
-from tessera.ir import TileType, Value, elem_of, shape_of
-from tessera.ops import arith, tile
+from tessera.dtypes import int1
+from tessera.ir import Value
 
-MOST = 1 << 40  # elements, more than any tile has
 UNROLL = 8  # tiles of at most this many vectors are unrolled (tools/fit)
 Body = Callable[[Point], None]
 
@@ -231,7 +229,7 @@ def _vector_loop(
     if not splits and not head:
         whole(None)
         return
-    full, proven = split_bound(lo, plan, coords, splits, n * least, head)
+    full, proven = split_bound(lo, (plan.group[0], size), coords, splits, n * least, head)
     if head:
         with lo.em.counted("0", head, str(n), always=True) as i, _part(lo, n, head):
             at(i, 0, 1)
@@ -283,166 +281,3 @@ def _trips(
                 stream.ahead(coords, step)
             yield i, vectors
     lo.streaming = False
-
-
-# --- masks that hold up to a bound -----------------------------------------------------------------------------
-def slope(v: Value, dim: int) -> int | None:
-    """Return how much an integer or pointer grows per index along `dim`, in elements; None if that is unknown."""
-    t = v.type
-    if not isinstance(t, TileType) or t.shape[dim] == 1:
-        return 0
-    op = v.op
-    if isinstance(op, (arith.ConstOp, tile.SplatOp)):
-        return 0
-    if isinstance(op, tile.ArangeOp):
-        return 1
-    if isinstance(op, (arith.AddOp, arith.SubOp, arith.AddPtrOp)):
-        a, b = (slope(x, dim) for x in op.operands)
-        if a is None or b is None:
-            return None
-        return a - b if isinstance(op, arith.SubOp) else a + b
-    if isinstance(op, (arith.HintOp, arith.CastOp)):
-        wider = elem_of(t).bits >= elem_of(op.x.type).bits
-        return slope(op.x, dim) if _is_int(op.x) and _is_int(v) and wider else None
-    if isinstance(op, tile.BroadcastOp):
-        return 0 if shape_of(op.x.type)[dim] == 1 else slope(op.x, dim)
-    if isinstance(op, tile.ExpandDimsOp):
-        return 0 if dim == op.axis else slope(op.x, dim - (dim > op.axis))
-    return None
-
-
-def _is_int(v: Value) -> bool:
-    e = elem_of(v.type)
-    return isinstance(e, dtype) and e.is_int() and e is not int1
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """A mask in the shape of the nest, and the comparison that it comes from. `dims` maps each dimension of the
-    comparison to that of the nest (or None). Along a dimension that `dims` lacks it is the same at all indices."""
-
-    mask: Value
-    compare: arith.CmpOp
-    dims: tuple[int | None, ...]
-
-    def others(self, dim: int) -> list[int]:
-        """Return the dimensions of the nest besides `dim` on which the comparison depends."""
-        return [d for d in self.dims if d is not None and d != dim]
-
-
-def prefix_masks(lo: Lowering, mask: Value, dim: int, even: bool = False) -> list[Prefix]:
-    """Return the parts of a mask that are true up to some index along `dim` and false from there on. `even`: those,
-    too, that are the same at all indices along `dim`, as of rows: an access under a mask is slow, even if it holds."""
-    op = mask.op
-    if isinstance(op, arith.AndOp) and mask not in lo.buffers:
-        return prefix_masks(lo, op.lhs, dim, even) + prefix_masks(lo, op.rhs, dim, even)
-    dims: list[int | None] = list(range(len(shape_of(mask.type))))
-    v = mask
-    while v not in lo.buffers and isinstance(op, (tile.BroadcastOp, tile.ExpandDimsOp)):
-        v = op.x
-        if isinstance(op, tile.ExpandDimsOp):
-            del dims[op.axis]
-        else:
-            dims = [None if s == 1 else d for s, d in zip(shape_of(v.type), dims, strict=True)]
-        op = v.op
-    if v in lo.buffers or not isinstance(op, arith.CmpOp) or not _is_int(op.lhs):
-        return []
-    if dim not in dims:
-        return [Prefix(mask, op, tuple(dims))] if even else []
-    t = elem_of(op.lhs.type)
-    if t.bits == 64 and not t.signed:
-        return []  # bounds are computed with signed numbers of 64 bits
-    inner = dims.index(dim)
-    a, b = slope(op.lhs, inner), slope(op.rhs, inner)
-    rising = {"lt": (1, 0), "le": (1, 0), "gt": (0, 1), "ge": (0, 1)}.get(op.predicate)
-    return [Prefix(mask, op, tuple(dims))] if (a, b) == rising else []
-
-
-def split_bound(
-    lo: Lowering, plan: Nest, coords: list[Coord], masks: list[Prefix], step: int, start: str = ""
-) -> tuple[str, set[Value]]:
-    """Return (end of the whole iterations of `step` elements from element `start` (an i64) for which all `masks` hold,
-    the masks)."""
-    em = lo.em
-    (dim,) = plan.group
-    limit = first_end(lo, dim, plan.group_size, coords, masks)
-    if start:
-        limit = em.op(f"sub nsw i64 {limit}, {start}")
-    limit = em.call("i64", "llvm.smax.i64", f"i64 {limit}", "i64 0")
-    limit = em.op(f"and i64 {limit}, {-step}")
-    return em.op(f"add nsw i64 {limit}, {start}") if start else limit, {p.mask for p in masks}
-
-
-def first_end(
-    lo: Lowering,
-    dim: int,
-    size: int,
-    coords: Sequence[Coord],
-    masks: Iterable[Prefix],
-    stays: bool = False,
-) -> str:
-    """Return an i64: for how many of `size` elements along `dim` all of `masks` hold; it may be negative. `stays`: none
-    holds further on."""
-    limit = str(size)
-    for prefix in masks:
-        end = _end(lo, coords, prefix, dim, size if stays else 0)
-        limit = lo.em.call("i64", "llvm.smin.i64", f"i64 {limit}", f"i64 {end}")
-    return limit
-
-
-def last_end(
-    lo: Lowering, coords: Sequence[Coord], masks: Iterable[Prefix], dim: int, size: int
-) -> str:
-    """Return an i64: the index along `dim`, of `size` elements, from which on none of `masks` holds; it may be beyond
-    the tile."""
-    limit = "0"
-    for prefix in masks:
-        end = _end(lo, coords, prefix, dim, size)
-        limit = lo.em.call("i64", "llvm.smax.i64", f"i64 {limit}", f"i64 {end}")
-    return limit
-
-
-def _end(lo: Lowering, coords: Sequence[Coord], prefix: Prefix, dim: int, size: int) -> str:
-    """Return an i64: for how many elements along `dim` a mask holds, if the tile had as many; it may be negative.
-    `size`, if not 0: the elements for which it must not hold again. All of them are returned if it may, since the
-    compared number wraps: `(index - 5).to(uint32) < n` holds from 5 on."""
-    op, em = prefix.compare, lo.em
-    origin = [*coords]
-    origin[dim] = Coord()
-    where = Point(tuple(Coord() if d is None else origin[d] for d in prefix.dims), 1)
-    if dim not in prefix.dims:
-        lo.memo = {}
-        holds = lo.text(lo.value(op.result, where), 1)
-        return em.op(f"select i1 {holds}, i64 {size or MOST}, i64 0")
-    low, high = (op.lhs, op.rhs) if op.predicate in ("lt", "le") else (op.rhs, op.lhs)
-    lo.memo = {}
-    first, bound = (_wide(lo, v, where) for v in (low, high))
-    room = em.op(f"sub nsw i64 {bound}, {first}")
-    if op.predicate in ("le", "ge"):
-        room = em.op(f"add nsw i64 {room}, 1")
-    bits = min(_bits(low), default=64)
-    if not size or bits >= 63:
-        return room
-    wraps = em.op(f"icmp sgt i64 {first}, {(1 << bits) - size}")
-    return em.op(f"select i1 {wraps}, i64 {size}, i64 {room}")
-
-
-def _bits(v: Value) -> Iterator[int]:
-    """Yield how many bits, besides the sign, the sums and casts have by which `v` grows along a dimension."""
-    op = v.op
-    if isinstance(op, (arith.AddOp, arith.SubOp, arith.CastOp)):
-        t = elem_of(v.type)
-        yield t.bits - t.signed
-    if isinstance(
-        op,
-        (arith.AddOp, arith.SubOp, arith.CastOp, arith.HintOp, tile.BroadcastOp, tile.ExpandDimsOp),
-    ):
-        for x in op.operands:
-            yield from _bits(x)
-
-
-def _wide(lo: Lowering, v: Value, at: Point) -> str:
-    text, t = lo.text(lo.value(v, at), 1), elem_of(v.type)
-    if t.bits == 64:
-        return text
-    return lo.em.op(f"{'sext' if t.signed else 'zext'} {scalar_type(t)} {text} to i64")

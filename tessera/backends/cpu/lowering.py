@@ -138,7 +138,7 @@ class BufferAccess:
 
 
 class Lowering(Coordinates):
-    """The lowering of one function. `scalars`, `buffers`, `descriptors` hold the values computed so far."""
+    """The lowering of one function. `scalars`, `buffers` hold the values computed so far."""
 
     def __init__(self, state: ModuleState, access: BufferAccess):
         super().__init__(Emitter(state.declarations, state.globals, state.line_info))
@@ -147,7 +147,6 @@ class Lowering(Coordinates):
         self.em.flags = "contract" if state.fuse else ""
         self.scalars: dict[Value, Val] = {}
         self.buffers: dict[Value, Buffer] = {}
-        self.descriptors: dict[Value, Any] = {}
         self.memo_buffers: dict[Value, Buffer] = {}  # filled while the current loop evaluates them
         self.memo_filled: set[Value] = set()  # of those in `memo_buffers`
         self.narrowed: dict[Value, Value] = {}  # → its cast, which is in `memo_buffers`

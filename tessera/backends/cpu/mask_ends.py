@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tessera.backends.cpu.bounds import Prefix, last_end, prefix_masks
 from tessera.backends.cpu.llvm_text import lane_type, scalar_type
-from tessera.backends.cpu.loops import Prefix, last_end, prefix_masks
 from tessera.backends.cpu.lowering import Buffer, Lowering
 from tessera.backends.cpu.values import Coord, Point, Val, point
 from tessera.dtypes import dtype

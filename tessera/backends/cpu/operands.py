@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tessera.backends.cpu.bounds import slope
 from tessera.backends.cpu.dot_plan import TILE, DotPlan
 from tessera.backends.cpu.fusion import contiguous_along, contiguous_dimension, prepare
 from tessera.backends.cpu.llvm_text import scalar_type
-from tessera.backends.cpu.loops import prefix_masks, slope
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.values import ZERO, Coord, Point
 from tessera.backends.elements.casts import cast
 from tessera.dtypes import dtype, int32
 from tessera.ir import Value, elem_of, shape_of
 from tessera.ir.applications import apply
-from tessera.ops import AndOp, LoadOp
+from tessera.ops import LoadOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,25 +183,3 @@ def uniform_along(lo: Lowering, ptr: Value, dim: int, first: int, lanes: int) ->
         return x.affine
     distance = x.pattern[1] - x.pattern[0]
     return all(p == i * distance for i, p in enumerate(x.pattern))
-
-
-def all_inside(lo: Lowering, v: Value) -> str:
-    """Return an i1: whether a load's mask is true everywhere. Masks are prefixes: the last element decides."""
-    assert isinstance(v.op, LoadOp)
-    mask = v.op.mask
-    if mask is None:
-        return "true"
-    if not _is_prefix(lo, mask):
-        return "false"
-    lo.memo = {}
-    last = tuple(Coord(s - 1, (), None, s) for s in shape_of(mask.type))
-    bit = lo.text(lo.value(mask, Point(last, 1)), 1)
-    lo.memo = {}
-    return bit
-
-
-def _is_prefix(lo: Lowering, mask: Value) -> bool:
-    """Whether a mask is an `and` of comparisons that change from true to false along one dimension each."""
-    if isinstance(mask.op, AndOp):
-        return _is_prefix(lo, mask.op.lhs) and _is_prefix(lo, mask.op.rhs)
-    return any(prefix_masks(lo, mask, d) for d in range(len(shape_of(mask.type))))

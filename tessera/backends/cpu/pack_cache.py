@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 from tessera import ops
 from tessera.backends.cpu.dot_plan import DotPlan
-from tessera.backends.cpu.few_rows import unmasked
+from tessera.backends.cpu.few_rows import source, unmasked, whole
 from tessera.backends.cpu.fusion import fill, finish_memo_buffers, prepare
 from tessera.backends.cpu.lowering import Buffer, Lowering
-from tessera.backends.cpu.operands import Panels, all_inside
+from tessera.backends.cpu.operands import Panels
 from tessera.backends.cpu.panels import fill_bias, fill_panels, materialise_reshapes
 from tessera.backends.cpu.transpose import Convert
 from tessera.backends.cpu.values import Coord, Point
@@ -48,15 +48,15 @@ def unless_packed(
     """Emit code that fills a slot unless the tags at `keys` say that it holds `v` already. A first tag of 0 says that
     a mask was false: no other program uses such a slot. `often`: masks mostly hold where a slot is filled."""
     em = lo.em
-    known = inside = all_inside(lo, v)
+    known = inside = whole(lo, v)
     places = [em.op(f"getelementptr i64, ptr {keys}, i64 {i}") for i in range(len(tags))]
     for place, tag in zip(places, tags, strict=True):
         same = em.op(f"icmp eq i64 {em.here(f'load i64, ptr {place}, align 8')}, {tag}")
         known = em.op(f"and i1 {known}, {same}")
     twice = often and inside not in ("true", "false") and apply("whole-tiles", v.op)
     with em.branch(known, negate=True):
-        for whole in em.versions(inside) if twice else (False,):
-            with unmasked(lo, v) if whole else nullcontext():
+        for unmasked_ in em.versions(inside) if twice else (False,):
+            with unmasked(lo, v) if unmasked_ else nullcontext():
                 fill_()
         for i, (place, tag) in enumerate(zip(places, tags, strict=True)):
             stored_tag = tag if i else em.op(f"select i1 {inside}, i64 {tag}, i64 0")
@@ -252,13 +252,32 @@ def clear_once(lo: Lowering, ptr: str, size: int) -> None:
 
 def tags_of(lo: Lowering, v: Value) -> list[str] | None:
     """Return the i64s that determine the addresses of all elements; None if there are none, or elements may change."""
-    load = v.op
-    if not isinstance(load, ops.LoadOp) or not lo.lazy(v) or load.volatile:
+    load = constant_load(lo, v)
+    if load is None or not apply("shared-panels", load):
         return None
-    scalars = _scalars(load.ptr) if constant_memory(lo, load.ptr) else None
-    if scalars is None or not apply("shared-panels", load):
-        return None
+    scalars = _scalars(load.ptr) or []
     return list(dict.fromkeys([_first_address(lo, load.ptr), *(_wide(lo, x) for x in scalars)]))
+
+
+def constant_load(lo: Lowering, v: Value) -> ops.LoadOp | None:
+    """Return the load whose elements, cast and transposed, `v` consists of, if they are the same for equal tags."""
+    load = source(lo, v).op
+    if not isinstance(load, ops.LoadOp) or not lo.lazy(load.result) or load.volatile:
+        return None
+    return load if constant_memory(lo, load.ptr) and _scalars(load.ptr) is not None else None
+
+
+def prepare_operand(lo: Lowering, v: Value, op: ops.DotOp) -> None:
+    """Materialise what packing `v` should not compute itself. What one operand alone reads is read where it is packed,
+    which is seldom."""
+    load, once = constant_load(lo, v), v
+    while load is not None and len(once.uses) == 1 and once is not load.result:
+        assert once.op is not None
+        (once,) = once.op.operands
+    if load is None or len(once.uses) > 1:
+        prepare(lo, [v], op)
+    else:
+        prepare(lo, list(load.operands), None, loop=[])
 
 
 def _scalars(v: Value) -> list[Value] | None:

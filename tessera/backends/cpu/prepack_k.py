@@ -23,8 +23,8 @@ from tessera.backends.cpu import blocked_iterations, control, k_loops, operands
 from tessera.backends.cpu.arith import TABLE
 from tessera.backends.cpu.dot import casting
 from tessera.backends.cpu.dot_plan import DotPlan, plan_dot
-from tessera.backends.cpu.few_rows import unmasked
-from tessera.backends.cpu.fusion import fill, finish_memo_buffers, prepare
+from tessera.backends.cpu.few_rows import unmasked, whole
+from tessera.backends.cpu.fusion import fill, finish_memo_buffers
 from tessera.backends.cpu.gemm import Gemm, gemm, gemm_rows
 from tessera.backends.cpu.interrupt import iterations_between_looks, leave_if_interrupted
 from tessera.backends.cpu.llvm_text import memory_type, scalar_type
@@ -38,6 +38,7 @@ from tessera.backends.cpu.pack_cache import (
     Trip,
     cache_operand,
     constant_memory,
+    prepare_operand,
     scratch,
 )
 from tessera.backends.cpu.panels import add_biases, fill_bias, fill_panels, materialise_reshapes
@@ -46,7 +47,7 @@ from tessera.backends.cpu.values import Coord, Point
 from tessera.dtypes import int32
 from tessera.ir import TileType, Value, elem_of
 from tessera.ir.applications import apply
-from tessera.ops import ConstOp, DotOp, ForOp, LoadOp, StoreOp
+from tessera.ops import AddPtrOp, ConstOp, DotOp, ForOp, LoadOp, StoreOp
 
 
 @executes(ForOp)
@@ -191,7 +192,8 @@ class _PrepackedDot:
         op, plan, t = self.op, self.plan, self.plan.t
         m, n, k = plan.m, plan.n, plan.k
         materialise_reshapes(lo, op, plan)
-        prepare(lo, [op.a, op.b], op)
+        for v in (op.a, op.b):
+            prepare_operand(lo, v, op)
         source = casting(lo, elem_of(op.a.type), t)
 
         def left(ring: Ring, slot: str) -> None:
@@ -239,7 +241,7 @@ class _PrepackedDot:
             placed = operands.left_in_place(lo, op.a, self.plan)
         else:
             placed = operands.in_place(lo, op.a, source)
-        condition = "false" if placed is None else operands.all_inside(lo, op.a)
+        condition = "false" if placed is None else whole(lo, op.a)
         if placed is None or not isinstance(load, LoadOp) or condition == "false":
             return None, "false"
         loop, k = self.start.loop, self.plan.k
@@ -248,9 +250,11 @@ class _PrepackedDot:
         if step is None and source == self.plan.t and stride(None) != k:
             step, same = k, lo.em.op(f"icmp eq i64 {self.start.counter.step}, {k}")
             condition = lo.em.op(f"and i1 {condition}, {same}")
-        whole = placed.affine and stride(step) == k
-        pure = all(type(x) in TABLE or isinstance(x, ConstOp) for x in k_loops.scalar_ops(loop))
-        if whole and pure and constant_memory(lo, load.ptr):
+        side_by_side = placed.affine and stride(step) == k
+        pure = all(
+            type(x) in TABLE or isinstance(x, (AddPtrOp, ConstOp)) for x in k_loops.scalar_ops(loop)
+        )
+        if side_by_side and pure and constant_memory(lo, load.ptr):
             return placed, condition
         return None, "false"
 

@@ -16,9 +16,10 @@ from typing import Any
 from tessera.backends.cpu import control, remarks
 from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.arith import TABLE
+from tessera.backends.cpu.bounds import split_bound
 from tessera.backends.cpu.fusion import finish_memo_buffers, flush, masks_of, prepare, repeated
 from tessera.backends.cpu.llvm_text import lane_type, scalar_type
-from tessera.backends.cpu.loops import Nest, each, nest, split_bound
+from tessera.backends.cpu.loops import Nest, each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
 from tessera.backends.cpu.mask_ends import settling
 from tessera.backends.cpu.row_prefetch import Row, prefetch, prefetched_rows
@@ -299,7 +300,7 @@ def _accumulate(
         with lo.em.loop(step, length, step) as i:
             body(i, rows)
         return
-    full, proven = split_bound(lo, plan, list(coords), masks, step)
+    full, proven = split_bound(lo, (axis, length), list(coords), masks, step)
     full = lo.em.call("i64", "llvm.smax.i64", f"i64 {full}", f"i64 {step}")
     saved = lo.assumed
     lo.assumed = saved | proven

@@ -7,7 +7,7 @@ from math import prod
 from posixpath import basename
 
 from tessera import ops
-from tessera.backends.cpu.loops import prefix_masks
+from tessera.backends.cpu.bounds import prefix_masks
 from tessera.backends.cpu.lowering import Lowering
 from tessera.dtypes import dtype
 from tessera.ir import Op, TileType, Value, elem_of, shape_of

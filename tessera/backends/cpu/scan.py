@@ -10,17 +10,10 @@ from functools import partial
 from math import gcd
 
 from tessera.backends.cpu import remarks
+from tessera.backends.cpu.bounds import first_end, prefix_masks, split_bound
 from tessera.backends.cpu.fusion import finish_memo_buffers, masks_of
 from tessera.backends.cpu.llvm_text import lane_type, scalar_type
-from tessera.backends.cpu.loops import (
-    UNROLL,
-    Nest,
-    each,
-    first_end,
-    nest,
-    prefix_masks,
-    split_bound,
-)
+from tessera.backends.cpu.loops import UNROLL, Nest, each, nest
 from tessera.backends.cpu.lowering import Lowering, executes, make
 from tessera.backends.cpu.mask_ends import settling
 from tessera.backends.cpu.reduce import (
@@ -213,7 +206,7 @@ class _Scan:
             with em.loop(lanes, length - length % lanes, lanes) as i:
                 step(str(i))
             return
-        full, proven = split_bound(lo, plan, coords, masks, lanes)
+        full, proven = split_bound(lo, (len(self.shape) - 1, length), coords, masks, lanes)
         full = em.call("i64", "llvm.smax.i64", f"i64 {full}", f"i64 {lanes}")
         saved, lo.assumed = lo.assumed, lo.assumed | proven
         with em.counted(str(lanes), full, str(lanes), always=True, guarded=True) as i:

@@ -13,7 +13,7 @@ carried in 32 bits, as wide as most values.
 from __future__ import annotations
 
 from tessera.analysis.ranges import IntegerRanges, compared
-from tessera.backends.cpu.loops import slope
+from tessera.backends.cpu.bounds import slope
 from tessera.dtypes import dtype, int32
 from tessera.ir import Builder, Module, Value, elem_of, pass_, with_elem
 from tessera.ir.applications import apply

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tessera.backends.cpu.bounds import Prefix, first_end
 from tessera.backends.cpu.fusion import masks_of
-from tessera.backends.cpu.loops import Body, Nest, Prefix, each, first_end
+from tessera.backends.cpu.loops import Body, Nest, each
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.values import Coord
 from tessera.ir import Value, shape_of

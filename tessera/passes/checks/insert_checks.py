@@ -14,7 +14,6 @@ integers the front end emits assertions, since it knows which operations may wra
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +24,6 @@ from tessera.errors import (
     IntegerOverflow,
     Loc,
     OutOfBounds,
-    UnsupportedLanguageConstruct,
 )
 from tessera.ir import Block, Module, Op, Value, elem_of, pass_
 from tessera.ops import arith, control, memory
@@ -58,8 +56,7 @@ def insert_checks(module: Module) -> None:
     """
     for op in module.walk():
         if isinstance(op, (memory.DescriptorLoadOp, memory.DescriptorStoreOp)):
-            with suppress(UnsupportedLanguageConstruct):  # atomics of floats other than add
-                lower_access(op)
+            lower_access(op, cpu=True)
     functions = [f for f in module.body if isinstance(f, control.FuncOp)]
     shadowed = keeps_shadows(module)
     extents = {arg: x for f in functions for arg, x in _add_extents(f, shadowed).items()}

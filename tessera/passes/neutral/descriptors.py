@@ -21,13 +21,14 @@ ALIGNMENT = 16  # bytes: of the base and of every stride but the last (CUDA, ten
 
 
 @pass_("lower-descriptors")
-def lower_descriptors(module: Module) -> None:
+def lower_descriptors(module: Module, cpu: bool = False) -> None:
     """Lower accesses through tensor descriptors to pointers and masks.
 
     Takes: tile IR without layouts; descriptors with the attribute `mapped`, which the TMA unit serves, stay.
     Gives: loads, stores and atomics through pointers; other descriptors are gone once the IR is canonicalised.
-    Needs: nothing of a target; GPU pipelines run it after `select-tensor-maps`.
-    Raises: UnsupportedLanguageConstruct: an atomic of floats is another one than `add`.
+    Needs: nothing of a target; GPU pipelines run it after `select-tensor-maps`, the CPU with `cpu`: its loops are split
+        by bounds, each of which is a mask of its own, and it has all atomics of floats.
+    Raises: UnsupportedLanguageConstruct: an atomic of floats is another one than `add`, on a GPU.
     Example: `block` of tests/filecheck/lower-descriptors.tir
         make_descriptor; descriptor_load %d, [%i, %j] → hint; addptr; cmp; cmp; and; load %p, %inside
     Compare: Triton `triton-rewrite-tensor-descriptor-to-pointer`.
@@ -37,9 +38,9 @@ def lower_descriptors(module: Module) -> None:
         if isinstance(op, (ops.DescriptorLoadOp, ops.DescriptorStoreOp)):
             if op.desc.op is not None and op.desc.op.attrs.get("mapped"):
                 continue  # the TMA unit serves it
-            _Access(op, Builder.before_op(op)).lower()
+            _Access(op, Builder.before_op(op), cpu).lower()
         elif isinstance(op, (ops.DescriptorGatherOp, ops.DescriptorScatterOp)):
-            _Rows(op, Builder.before_op(op)).lower()
+            _Rows(op, Builder.before_op(op), cpu).lower()
         elif isinstance(op, ops.MakeDescriptorOp):
             made.append(op)
     for op in made:
@@ -53,7 +54,7 @@ def lower_descriptor_rows(module: Module) -> None:
 
     Takes: tile IR without layouts.
     Gives: loads and stores through pointers for these; accesses to whole blocks stay.
-    Needs: nothing of a target; the CPU runs it, which moves blocks through descriptors itself.
+    Needs: nothing of a target; the interpreter runs it, which moves blocks through descriptors itself.
     Raises: nothing.
     Example: `rows` of tests/filecheck/lower-descriptor-rows.tir
         descriptor_gather %d, %rows, %j → expand_dims; cast; mul; addptr; cmp; cmp; and; load
@@ -81,16 +82,17 @@ def argument_or_constant(v: Value, body: Block) -> tuple[str, int] | None:
     return None
 
 
-def lower_access(op: ops.DescriptorLoadOp | ops.DescriptorStoreOp) -> None:
+def lower_access(op: ops.DescriptorLoadOp | ops.DescriptorStoreOp, cpu: bool = False) -> None:
     """Lower one access to pointers and masks."""
-    _Access(op, Builder.before_op(op)).lower()
+    _Access(op, Builder.before_op(op), cpu).lower()
 
 
 class _Access:
     """Lowers one load, store or atomic of a block."""
 
-    def __init__(self, op: Any, builder: Builder):
+    def __init__(self, op: Any, builder: Builder, cpu: bool = False):
         self.op = op
+        self.cpu = cpu
         self.b = builder
         desc = made_by(op.desc)
         kind: DescriptorType = desc.result.type
@@ -115,7 +117,7 @@ class _Access:
             return
         if op.kind == "store":
             self.b.insert(ops.StoreOp(ptr, op.value, mask))
-        elif self.elem.is_floating() and op.kind != "add":
+        elif self.elem.is_floating() and op.kind != "add" and not self.cpu:
             raise UnsupportedLanguageConstruct(
                 f"the descriptor atomic {op.kind!r} of {self.elem} is not supported on this target", loc=op.loc
             )  # fmt: skip
@@ -181,7 +183,10 @@ class _Access:
                 )
             )
             below = emit(ops.CmpOp(place, self._spread(extent, place), predicate="lt"))
-            inside = self._whole(emit(ops.AndOp(above, below)))
+            if self.cpu:
+                inside = emit(ops.AndOp(self._whole(above), self._whole(below)))
+            else:
+                inside = self._whole(emit(ops.AndOp(above, below)))
             mask = inside if mask is None else emit(ops.AndOp(mask, inside))
         assert mask is not None
         return mask
@@ -190,8 +195,8 @@ class _Access:
 class _Rows(_Access):
     """Lowers a gather or scatter of rows, whose first coordinate is a tile."""
 
-    def __init__(self, op: ops.DescriptorGatherOp | ops.DescriptorScatterOp, builder: Builder):
-        super().__init__(op, builder)
+    def __init__(self, op: Any, builder: Builder, cpu: bool = False):
+        super().__init__(op, builder, cpu)
         self.dims = (op.rows.type.shape[0], self.dims[1])
         self.offsets = (op.rows, op.column)
 
