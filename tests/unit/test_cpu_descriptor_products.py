@@ -141,3 +141,17 @@ def test_triangles(lower: bool):
         (np.tril(a), np.tril(b)) if lower else (np.triu(a), b * (np.arange(128) >= 9)[:, None])
     )
     np.testing.assert_allclose(c, left @ right, rtol=1e-4, atol=1e-3)
+
+
+def test_panels_are_kept_for_several_columns_of_tiles():
+    """Programs along rows of five tiles, of which the panels of four are kept; small steps keep fewer."""
+    m, n, k = 128, 320, 64 * 64
+    a, b, c = floats(m, k), floats(k, n, seed=1), np.zeros((m, n), np.float32)
+    sizes = (m, n, k, k, n, 0, 0, 0)
+    more = {"TURNED": False, "ACC": tl.float32, "PADDING": "zero"}
+    large = native(made, (10,), a, b, c, *sizes, BM=64, BN=64, BK=64, **more)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=2e-2)
+    small = native(made, (10,), a, b, c, *sizes, BM=32, BN=32, BK=64, **more)
+    step = 64 * 64 * 4
+    assert large.metadata.scratch_bytes > 4 * 64 * step
+    assert small.metadata.scratch_bytes < 4 * 64 * step // 2

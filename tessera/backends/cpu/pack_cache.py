@@ -34,6 +34,10 @@ from tessera.ir.applications import apply
 
 RING_BYTES = 2 << 20  # for each operand that a thread keeps: about a core's L2 cache
 MOST_SLOTS = 64
+LARGE_STEP = (
+    16 << 10
+)  # bytes of B in a step; less is packed about as soon as it is found among many slots
+KEPT = 4  # times the steps that are packed together: programs along a row of tiles come back to a panel after the row
 MOST_TAGS = 64
 
 
@@ -194,6 +198,11 @@ def cache_operand(
             key = _key(lo, ring, slot, count)
             unless_packed(lo, v, tags, key, lambda: fill_(ring, slot), often=not unused)
     return ring
+
+
+def slots_of_b(lo: Lowering, b: Value, slots: int, size: int) -> int:
+    """Return the slots of `size` bytes for B of `slots` steps that are packed together."""
+    return KEPT * slots if size >= LARGE_STEP and constant_load(lo, b) is not None else slots
 
 
 def _key(lo: Lowering, ring: Ring, slot: str, count: int) -> str:

@@ -40,6 +40,7 @@ from tessera.backends.cpu.pack_cache import (
     constant_memory,
     prepare_operand,
     scratch,
+    slots_of_b,
 )
 from tessera.backends.cpu.panels import add_biases, fill_bias, fill_panels, materialise_reshapes
 from tessera.backends.cpu.slots import Slot
@@ -207,15 +208,16 @@ class _PrepackedDot:
             if plan.path.bias:
                 fill_bias(lo, plan, replace(target, bias=self._sums_of(lo, slot)))
 
-        if plan.path.bias:
-            self.sums = scratch(lo, self.slots * n * 4)
-
         line = k * t.storage_bytes
+        kept = slots_of_b(lo, op.b, self.slots, n * line)
+        if plan.path.bias:
+            self.sums = scratch(lo, kept * n * 4)
+
         self.placed, here = self._find_in_place(lo)
         if here != "true":
             leading = "" if here == "false" else self._count(lo, trip, here)
             self.left = cache_operand(lo, op.a, trip, self.slots, m * line, left, leading)
-        self.right = cache_operand(lo, op.b, trip, self.slots, n * line, right)
+        self.right = cache_operand(lo, op.b, trip, kept, n * line, right)
         if self.placed is not None and elem_of(op.a.type) != t:
             rows = max(rows for rows, *_ in plan.rows)
             self.copy = lo.allocate(t, (rows, self.pitch))
