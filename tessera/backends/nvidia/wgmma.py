@@ -56,7 +56,7 @@ class _Shared:
         self, fl: FunctionLowering, view: Value, depth: int, orders: tuple[Rows, Rows] = ((), ())
     ):
         t: Any = view.type
-        self.fl, self.bits = fl, t.elem.storage_bits
+        self.fl, self.view, self.bits = fl, view, t.elem.storage_bits
         layout = reordered(t.layout, (back(orders[0]), back(orders[1])))
         order, self.width = storage(layout, self.bits)
         self.along_k = order[0] == depth
@@ -142,6 +142,9 @@ class _Mma:
         self.group_m, self.group_n = _groups(fl, along_m, along_n)
         shared = isinstance(op.left.type, SharedType)
         self.a = _Shared(fl, op.left, 0 if op.transposed else 1) if shared else None
+        for x in (self.a, self.b):
+            if x is not None and not (x.along_k or self.row.transposable):
+                raise InternalError(f"{self.row.name} reads rows along K, not {x.view.type}")
 
     def accumulators(self) -> list[Block]:
         count = self.blocks[0] * self.blocks[1]

@@ -214,7 +214,7 @@ def _buffer(source: Value, orders: Orders, layout: LinearLayout) -> Value:
         reader = reader.trans(inverse(order))
     rotatable = isinstance(loaded, ops.LoadOp)  # the TMA unit only has its own swizzles
     place = shared_layout(loaded.result.type, memory_order(loaded), reader, rotatable)
-    return shared_view(loaded, orders, place)
+    return shared_view(loaded, orders, place, exact=False)
 
 
 class _Acceleration:

@@ -30,12 +30,13 @@ def source_of(v: Value) -> tuple[Value, Orders]:
     return v, orders
 
 
-def shared_view(loaded: TileLoad, orders: Orders, layout: LinearLayout) -> Value:
+def shared_view(loaded: TileLoad, orders: Orders, layout: LinearLayout, exact: bool) -> Value:
     """Return a view of shared memory that is filled right after a load: one buffer for all MMAs that read it, in
-    the layout that the first one chose; transposed by `orders` (outermost first)."""
+    the layout that the first one chose (if `exact`, in `layout`); transposed by `orders` (outermost first)."""
     t = loaded.result.type
     found = [u for u in loaded.result.users() if isinstance(u, LocalAllocOp)]
-    if found:
+    found = [u for u in found if u.parent is loaded.parent]
+    if found := [u for u in found if not exact or u.result.type.layout == layout]:
         view = found[0].result
     else:
         shared = SharedType(t.shape, t.elem, layout)
