@@ -29,8 +29,6 @@ REASONS: dict[str, tuple[str, str]] = {
     "triton.language.semantic.TritonSemantic": (
         "operations are lowered by registered functions", "tessera.frontend.semantics.registry.impl"
     ),
-
-
     "triton.language.extra.cuda.experimental_device_tensormap_create1d": (
         "superseded in Triton 3.3", "triton.language.make_tensor_descriptor"
     ),
@@ -39,16 +37,13 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "triton.language.extra.tlx": ("an extension of one vendor's Triton", "triton.language"),
     "triton.runtime.errors.IntelGPUError": ("there is no Intel back end", "triton.runtime.errors.OutOfResources"),
-    "triton.runtime.interpreter.GridExecutor": (
-        "the interpreter runs tile IR, not Python", "tessera.interp.run"
-    ),
-    "triton.runtime.interpreter.InterpreterBuilder": (
-        "the interpreter runs tile IR, not Python", "tessera.interp.run"
-    ),
+    "triton.runtime.interpreter.GridExecutor": ("the interpreter runs tile IR, not Python", "tessera.interp.run"),
+    "triton.runtime.interpreter.InterpreterBuilder": ("the interpreter runs tile IR, not Python", "tessera.interp.run"),
     "triton.runtime.jit.create_specialize_impl": (
         "removed in Triton 3.5", "triton.runtime.jit.native_specialize_impl"
     ),
     "triton.runtime.jit.specialize_impl": ("removed in Triton 3.5", "triton.runtime.jit.native_specialize_impl"),
+    "triton.profiler.viewer": ("other programs show what sessions write", "hatchet.GraphFrame.from_literal"),
     "triton.runtime.build": ("tessera needs no C compiler", "tessera.runtime.native.launcher.make_launcher"),
     "triton.tools.ragged_tma.to_ragged_indices": (
         "descriptors have no dimensions beside those of their array", "triton.tools.ragged_tma.load_ragged"
@@ -65,13 +60,9 @@ REASONS: dict[str, tuple[str, str]] = {
     "triton.tools.link": ("no C sources are written ahead of time", "triton.compile"),
     "triton.experimental.gluon": ("layouts are the compiler's business here", "triton.jit with triton.language"),
     "triton.ops": ("left Triton with release 3.0", "the kernels under examples/"),
-    "triton.testing.cuda_memcheck": (
-        "the tool is started around a program", "compute-sanitizer python script.py"
-    ),
+    "triton.testing.cuda_memcheck": ("the tool is started around a program", "compute-sanitizer python script.py"),
     "triton.testing.do_bench_proton": ("one timer is enough", "triton.testing.do_bench"),
-    "triton.testing.do_bench_cudagraph_proton": (
-        "one timer is enough", "triton.testing.do_bench_cudagraph"
-    ),
+    "triton.testing.do_bench_cudagraph_proton": ("one timer is enough", "triton.testing.do_bench_cudagraph"),
     "triton.fb": ("of one company's build of Triton", "triton"),
     "triton._C.libtriton.passes": ("there is no C extension", "tessera.passes"),
     "triton._C.libtriton.llvm": ("there is no C extension", "tessera.backends.llvm.binding"),

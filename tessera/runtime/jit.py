@@ -396,7 +396,7 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
             return None
         store, toolchain = kernel_cache(), toolchain_fingerprint()
 
-        mode = active_mode()
+        mode = active_mode.get()
         elsewhere = getattr(mode.executor, "run_stages", None) if mode is not None else None
 
         def work() -> CompiledKernel:

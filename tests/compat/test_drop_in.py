@@ -35,6 +35,8 @@ MODULES = [
     "triton.language.semantic",
     "triton.language.standard",
     "triton.runtime",
+    "triton.runtime._allocation",
+    "triton.runtime._async_compile",
     "triton.runtime.autotuner",
     "triton.runtime.cache",
     "triton.runtime.driver",
@@ -114,6 +116,26 @@ def test_names_are_the_same_objects(tmp_path: Path):
     checks = "\n".join(f"assert {a} is {b}, {a!r}" for a, b in pairs.items())
     imports = "import tessera.compat, triton, triton.runtime.driver, tessera.knobs, tessera.testing, tessera.compiler\n"
     python(tmp_path, "-c", imports + checks)
+
+
+def test_what_contexts_hold(tmp_path: Path):
+    """Libraries look whether there is an allocator, or take it away; and whether compilations are collected."""
+    code = """
+import tessera.compat, triton
+from concurrent.futures import ThreadPoolExecutor
+from triton.runtime._allocation import NullAllocator, _allocator
+from triton.runtime._async_compile import AsyncCompileMode, active_mode
+print(isinstance(_allocator.get(), NullAllocator))
+triton.set_allocator(len)
+print(_allocator.get() is len)
+triton.set_allocator(NullAllocator())
+print(isinstance(_allocator.get(), NullAllocator), active_mode.get())
+with ThreadPoolExecutor() as pool, AsyncCompileMode(pool) as mode:
+    print(active_mode.get() is mode)
+print(active_mode.get(), triton.runtime.RedisRemoteCacheBackend.__name__)
+"""
+    lines = python(tmp_path, "-c", code).splitlines()
+    assert lines == ["True", "True", "True None", "True", "None RedisRemoteCacheBackend"]
 
 
 def test_the_version_is_that_of_the_interface(tmp_path: Path):

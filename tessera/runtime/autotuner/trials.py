@@ -67,7 +67,7 @@ class Trials:
         if (
             len(configs) < 3
             or not hasattr(kernel_under(self.tuner.fn), "device_caches")
-            or active_mode() is not None
+            or active_mode.get() is not None
         ):
             return
         if knobs.runtime.interpret:

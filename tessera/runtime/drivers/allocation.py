@@ -9,7 +9,16 @@ from typing import Any
 # (bytes, alignment, stream or None) → an object with `data_ptr()`
 Allocator = Callable[[int, int, int | None], Any]
 
-_allocator: ContextVar[Allocator | None] = ContextVar("tessera_allocator", default=None)
+
+class NullAllocator:
+    """The allocator where none is set: it has no memory to give."""
+
+    def __call__(self, size: int, alignment: int, stream: int | None) -> Any:
+        raise RuntimeError(f"no allocator is set for {size} bytes of device memory: set_allocator")
+
+
+_NONE = NullAllocator()
+allocator: ContextVar[Allocator] = ContextVar("tessera_allocator", default=_NONE)
 
 
 def set_allocator(allocate: Allocator | None) -> None:
@@ -22,9 +31,4 @@ def set_allocator(allocate: Allocator | None) -> None:
         >>> tessera.set_allocator(lambda size, alignment, stream: np.zeros(size, np.uint8))
         >>> tessera.set_allocator(None)
     """
-    _allocator.set(allocate)
-
-
-def allocator() -> Allocator | None:
-    """Return the allocator of this context."""
-    return _allocator.get()
+    allocator.set(_NONE if allocate is None else allocate)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-_active: ContextVar[Any] = ContextVar("tessera_async_compile", default=None)
+# The mode that a context is in, or None.
+active_mode: ContextVar[Any] = ContextVar("tessera_async_compile", default=None)
 
 
 class FutureKernel:
@@ -90,9 +91,9 @@ class AsyncCompileMode:
         return kernel
 
     def __enter__(self) -> Self:
-        if _active.get() is not None:
+        if active_mode.get() is not None:
             raise RuntimeError("Another AsyncCompileMode is already active")
-        self._token = _active.set(self)
+        self._token = active_mode.set(self)
         return self
 
     def __exit__(
@@ -101,12 +102,7 @@ class AsyncCompileMode:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _active.reset(self._token)
+        active_mode.reset(self._token)
         # In order of completion, so that the executor's threads never wait for this thread.
         for future in import_module("concurrent.futures").as_completed(self.raw_futures):
             self.future_kernels[future._key].result(self.ignore_errors or error is not None)  # type: ignore[attr-defined]
-
-
-def active_mode() -> AsyncCompileMode | None:
-    """Return the mode that this context is in."""
-    return _active.get()
