@@ -119,7 +119,7 @@ def draw(random: Random) -> Features:
 
     f = _quick(any_kind)
     f = f if random.random() < 0.7 else _quick(lambda: f | overlapping(random))
-    return f | {"short": random.random() < 0.5}
+    return f | {"short": random.random() < 0.5, "triangle": random.random() < 0.1}
 
 
 def draw_overlapping(random: Random) -> Features:
@@ -148,7 +148,7 @@ def _quick(drawn: Callable[[], Features]) -> Features:
 
 def settle(f: Features) -> Features:
     """The nearest features that have a meaning together."""
-    f = {"maps": True, "inside": "none", "seen": "nothing", "short": False, **f}
+    f = {"maps": True, "inside": "none", "seen": "nothing", "short": False, "triangle": False, **f}
     chain = f["dots"].startswith("chain")
     if f["type"] in ("i8", "fp8e4nv", "fp8e5"):
         f["k"] = max(f["k"], 32)

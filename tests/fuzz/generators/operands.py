@@ -138,6 +138,8 @@ class Operand:
                 index = {"kk": "ka", "k2": "ka2", "nn": "na", "n2": "na2"}[index]
                 w.line("end", f"p_{x} += {axis.extent} * {stride}")
             terms.append(f"{index}{view} * {stride}" if stride != "1" else f"{index}{view}")
+        if self.f["triangle"] and self.raw not in ("int4", "nibble"):
+            masks.append(f"({axes[1].index}[None, :] <= {axes[0].index}[:, None])")
         pointer = f"{x}_ptr + {terms[0]} + {terms[1]}"
         if moving:
             w.line("pre", f"p_{x} = {pointer}")
