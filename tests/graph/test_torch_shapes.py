@@ -239,3 +239,19 @@ def test_one_row_is_one_where_only_a_guard_says_so(name: str, backward: bool):
     given = [torch.randn(n, requires_grad=backward) for n in (4, 8)]
     graphs = compare(function, *given, backward=backward, dynamic=True, strides=not backward)
     assert graphs[0].imported is not None
+
+
+def test_sizes_that_are_divided_by_what_likely_sizes_make_nothing():
+    """Windows that overlap by half, as many as there are: memory is planned as if all symbols were the same number."""
+
+    def windows(x: Any, width: int) -> Any:
+        x = x.view(x.size(0), x.size(1) // (width * 2), width * 2, x.size(2))
+        n, rows, *rest = x.size()
+        outer, step, *inner = x.stride()
+        return x.as_strided([n, 2 * rows - 1, *rest], [outer, step // 2, *inner])
+
+    torch._dynamo.reset()
+    run = torch.compile(windows, backend="tessera", dynamic=True)
+    x = R(2, 64, 3)
+    for width in (8, 4):
+        assert torch.equal(run(x, width), windows(x, width))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tessera.graph.emit.accesses import INNER, Access, Accesses, inner_ops
 from tessera.graph.emit.long_rows import ELEMENTS, MOST_WARPS, is_wide, kept_whole, walks_again
-from tessera.graph.index import Expr
+from tessera.graph.index import Expr, estimate
 from tessera.graph.ir.ops import ReduceOp, ScatterOp
 from tessera.graph.ir.types import TensorType, product
 from tessera.ir import Block, Op
@@ -144,7 +144,7 @@ def _distance(store: Access, g: Group) -> int:
     stride = store.stride(g.last)
     if stride is None:
         return 0
-    return abs(int(stride.compute(lambda _: 4096)))
+    return abs(estimate(stride, lambda _: 4096))
 
 
 def _as_one(a: Access, outer: Group, inner: Group) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -148,3 +148,11 @@ def _binary(op: ast.operator, a: Expr, b: Expr, text: str) -> Expr:
             return a % b
         case _:
             raise ValueError(f"{text!r} has an operator other than + - * // %")
+
+
+def estimate(n: Expr, leaf: Callable[[Any], int]) -> int:
+    """What a size comes to with guesses for its symbols: 0 where they make it divide by 0, as no call does."""
+    try:
+        return int(n.compute(leaf))
+    except ZeroDivisionError:
+        return 0

@@ -178,8 +178,3 @@ TEXT_PARSERS["map"] = lambda text: parse_map(_inner(text))
 TEXT_PARSERS["size"] = lambda text: parse_expr(_inner(text))
 TEXT_PARSERS["place"] = lambda text: Place(int(_inner(text)))
 TEXT_PARSERS["name"] = lambda text: Name(_inner(text))
-
-
-def elem_type(t: Any) -> Any:
-    """The element type of a tensor, or the scalar type itself."""
-    return t.elem if isinstance(t, TensorType) else t

@@ -24,6 +24,7 @@ from tessera.graph.ir.ops import (
     yielded,
 )
 from tessera.graph.ir.types import TensorType
+from tessera.graph.passes.cost import top_level
 from tessera.graph.passes.facts import (
     NESTS,
     Leaves,
@@ -290,17 +291,17 @@ def sink_scalars(module: Module) -> None:
                 continue
             users: dict[Op, list[tuple[Op, int]]] = {}
             for user, index in op.result.uses:
-                top = _top(user, body)
+                top = top_level(user, body)
                 if top is not user and top.regions:
                     users.setdefault(top, []).append((user, index))
             for top, uses in users.items():
-                copy = op.clone()
-                first = top.regions[0].first
-                assert first is not None
-                if len(top.regions) > 1 and any(not _below(u, top.regions[0]) for u, _ in uses):
+                copy, block = op.clone(), top.regions[0]
+                inside = [block in (x.parent for x in (u, *u.ancestors())) for u, _ in uses]
+                assert block.first is not None
+                if len(top.regions) > 1 and not all(inside):
                     copy.drop_operands()
                     continue  # a combine region reads it: it stays outside
-                top.regions[0].insert_before(first, copy)
+                block.insert_before(block.first, copy)
                 for user, index in uses:
                     user.set_operand(index, copy.result)
             if not op.result.uses:
@@ -310,23 +311,6 @@ def sink_scalars(module: Module) -> None:
 def _is_scalar_op(op: Op) -> bool:
     tensors = any(isinstance(v.type, TensorType) for v in (*op.operands, *op.results))
     return not tensors and not op.all_effects() and len(op.results) == 1
-
-
-def _top(op: Op, body: Block) -> Op:
-    while op.parent is not body:
-        parent = op.parent_op()
-        assert parent is not None
-        op = parent
-    return op
-
-
-def _below(op: Op, block: Block) -> bool:
-    while op.parent is not block:
-        parent = op.parent_op()
-        if parent is None:
-            return False
-        op = parent
-    return True
 
 
 # --- what does not depend on an index ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 from tessera.analysis.machines import GPUS
 from tessera.graph.emit.accesses import offset_of
-from tessera.graph.index import Dim, Expr, dim
+from tessera.graph.index import Dim, Expr, dim, estimate
 from tessera.graph.ir.ops import (
     CombiningOp,
     IndexOp,
@@ -98,7 +98,7 @@ def sizes(symbols: SymbolRanges) -> SizeOf:
         if isinstance(n, int):
             return n
         low = {name: max(symbols.get(name, (0, None))[0], TYPICAL) for name in n.syms}
-        return max(1, int(n.compute(lambda a: low[str(a)])))
+        return max(1, estimate(n, lambda a: low[str(a)]))
 
     return number
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tessera.graph.emit.accesses import offset_of
 from tessera.graph.emit.kernel import KernelCode
-from tessera.graph.index import Dim, Expr, Sym, dim
+from tessera.graph.index import Dim, Expr, Sym, dim, estimate
 from tessera.graph.ir.ops import ExternOp
 from tessera.graph.ir.types import TensorType, product
 from tessera.graph.passes.facts import captured
@@ -227,7 +227,7 @@ def groups_of(
 
 def number(n: Size, sizes: Mapping[Sym, int]) -> int:
     """A size as a number."""
-    return n if isinstance(n, int) else int(n.evaluate(sizes))
+    return n if isinstance(n, int) else estimate(n, sizes.__getitem__)
 
 
 class _Likely(dict[Sym, int]):
