@@ -27,6 +27,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from tessera.graph.planning.memory import Buffer, place
+
 PAGE = 512  # bytes: what the allocator rounds up to
 MARK = "graph "
 
@@ -249,11 +251,11 @@ def tessera_plans() -> Generator[Accounts]:
 def together(tensors: Sequence[Any]) -> None:
     """Let small tensors lie in one memory, as those of a page do."""
     memory = torch.empty(PAGE, dtype=torch.uint8).untyped_storage()
-    at = 0
-    for x in tensors:
+    sizes = [x.untyped_storage().nbytes() for x in tensors]
+    offsets = place([Buffer(0, 0, n) for n in sizes]).offsets
+    for x, at in zip(tensors, offsets, strict=True):
         given = x.clone()
         x.set_(memory, at // x.element_size(), x.shape, x.stride()).copy_(given)
-        at += -(-x.numel() * x.element_size() // 64) * 64
 
 
 def reinterpret(x: Any, shape: Any, strides: Any, offset: int = 0) -> Any:

@@ -112,6 +112,7 @@ IN_PASSES -= {
     "graph-share-pages",
     "graph-sum-windows",
     "graph-recompute-biases",
+    "graph-recompute-rows",
 }
 
 

@@ -82,7 +82,7 @@ PLANNED = (
 OF_TORCH = (
     "graph-drop-copies", "graph-narrow-places", "graph-split-addmm", "graph-drop-masks", "graph-share-pages",
     "graph-point-convolutions", "graph-sum-windows", "graph-recompute-biases", "graph-share-heads",
-    "graph-select-largest",
+    "graph-select-largest", "graph-recompute-rows",
 )  # fmt: skip
 # (tests/unit/test_graph_align.py has random rows, test_graph_extrema.py windows, tests/fuzz/test_convolution_layouts.py
 # graphs with convolutions, test_graph_halves.py those of halves, test_graph_expanded.py rows that others read.)

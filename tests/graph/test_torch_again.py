@@ -59,6 +59,20 @@ def of_sums(q: Any, k: Any, v: Any, seen: Any) -> Any:
     return attend(q, k, v, of_padding(seen.cumsum(1)))
 
 
+def of_rows(x: Any, table: Any, more: Any) -> Any:
+    """Rows of two tables at the same places."""
+    place = (torch.arange(TOKENS) + 1) % TOKENS
+    rows = torch.nn.functional.embedding(place, table)
+    return (x * rows).sin() * torch.nn.functional.embedding(place, more).exp()
+
+
+def of_found_rows(x: Any, table: Any, more: Any) -> Any:
+    """Rows at places that an argument says, and of a table that the graph makes."""
+    found = torch.nn.functional.embedding(more.argmax(0) % TOKENS, table)
+    place = torch.arange(WIDTH)
+    return (x[:, :WIDTH] * found * torch.nn.functional.embedding(place, table.sin())).sin()
+
+
 def seen() -> Any:
     found = torch.ones(N, TOKENS, dtype=torch.int64)
     found[1, TOKENS // 2 :] = 0
@@ -144,3 +158,39 @@ def test_gradients_and_what_is_saved(monkeypatch: pytest.MonkeyPatch, off: str):
     shapes = [tuple(v.type.shape) for v in plan.results]
     saved = any(shape[2:] == (TOKENS, TOKENS) for shape in shapes)  # on GPUs for each head
     assert saved == bool(off), shapes
+
+
+def tables() -> list[Any]:
+    torch.manual_seed(0)
+    shapes = (N, TOKENS, WIDTH), (TOKENS, WIDTH), (TOKENS, WIDTH)
+    return [torch.randn(shape).requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize("off", ["", "graph-recompute-rows"])
+@pytest.mark.parametrize(("f", "again"), [(of_rows, 2), (of_found_rows, 0)])
+def test_rows_at_known_places(
+    monkeypatch: pytest.MonkeyPatch, f: Callable[..., Any], again: int, off: str
+):
+    monkeypatch.setenv("TESSERA_DISABLE", off)
+    graph = make_fx(lambda *x: torch.autograd.grad(f(*x).sum(), x[:2]), tracing_mode="fake")(
+        *tables()
+    )
+    compute_biases_again(graph.graph)
+    looked_up = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.embedding.default)
+    assert len(looked_up) == 2
+    assert sum("recompute" in node.meta for node in looked_up) == (0 if off else again)
+
+
+def test_rows_are_those_of_the_table():
+    torch._dynamo.reset()
+    results = []
+    with recording() as records:
+        for run in (torch.compile(of_rows, backend="tessera"), of_rows):
+            given = tables()
+            out = run(*given)
+            results.append([out, *torch.autograd.grad(out.square().sum(), given)])
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+    (plan,) = (r.run.plan for r in records if r.purpose == "forward")
+    made = [v for v in plan.results if v not in plan.arguments]
+    assert [tuple(v.type.shape) for v in made] == [(N, TOKENS, WIDTH)]  # no rows besides

@@ -103,6 +103,15 @@ def test_own_products_can_be_switched_off(arch: int, monkeypatch: pytest.MonkeyP
     assert products(lambda x, w, b: F.gelu(F.linear(x, w, b)), *LAYER) == 0
 
 
+def test_a_product_without_sums_is_a_loop(arch: int, monkeypatch: pytest.MonkeyPatch):
+    columns = ((2048, 1), (512, 1), (512,))
+    gelu = lambda x, w, b: F.gelu(F.linear(x, w, b))
+    assert calls(gelu, *columns) == calls(lambda x, y: x @ y, (4, 8, 1), (4, 1, 8)) == []
+    assert calls(gelu, *columns, matmul="extern") == ["addmm"]
+    monkeypatch.setenv("TESSERA_DISABLE", "graph-own-products")
+    assert calls(gelu, *columns) != []
+
+
 FEW = ((128, 512), (512, 512), (512,))
 
 

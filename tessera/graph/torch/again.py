@@ -1,10 +1,11 @@
-"""Lets biases of attention that are made of a few numbers be computed again for the gradients, rather than be saved.
+"""Lets what is made of a few numbers be computed again for the gradients, rather than be saved.
 
     bias = where(k <= q and seen[n, k], 0, -inf)      an element of `seen` for a token, one of `bias` for a pair
+    rows = embedding(weight, arange(n))               rows of an argument, which the caller holds
 
-torch's partitioner saves what the backward graph hands to a call of the library, since to compute it again is a kernel
-of its own there. That kernel writes the bias once; saved, it is held from the forward pass of its layer to the end of
-the backward pass.
+torch's partitioner saves rows of tables, and what the backward graph hands to a call of the library, since to compute
+it again is a kernel of its own there. That kernel writes a bias once; saved, it is held from the forward pass of its
+layer to the end of the backward pass.
 """
 
 # pyright: basic
@@ -21,19 +22,29 @@ from tessera.graph.torch.nodes import is_result, is_view
 from tessera.ir.applications import apply
 
 Node = torch.fx.Node
+EMBEDDING, AGAIN = torch.ops.aten.embedding.default, CheckpointPolicy.MUST_RECOMPUTE
 BIASES = ("attn_bias", "attn_mask")  # as the gradients of attention call them
 PART = 4  # of a bias: what it is made of takes at most one of so many parts of its bytes
 MOST_OPS = 64  # of those that a bias is made by: a mask of several conditions takes about 30
 
 
 def compute_biases_again(graph: torch.fx.Graph) -> None:
-    """Mark, in a joint graph, what biases of attention are made by for being computed again."""
+    """Mark, in a joint graph, what biases of attention and rows of tables are made by for being computed again."""
+    chosen: list[Node] = []
     for node in graph.nodes:
-        bias = bias_of_gradient(node)
-        made = None if bias is None else _made_by(bias)
-        if made and apply("graph-recompute-biases", what="attention"):
-            for x in made:
-                x.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+        if (bias := bias_of_gradient(node)) is not None:
+            if (made := _made_by(bias)) and apply("graph-recompute-biases", what="attention"):
+                chosen += made
+        elif _picks_rows(node) and (made := _made_by(node.args[1])):
+            chosen += [node, *made] if apply("graph-recompute-rows", what="rows") else []
+    for x in chosen:
+        x.meta["recompute"] = AGAIN
+
+
+def _picks_rows(node: Node) -> bool:
+    """Whether a node looks up rows of an argument, which nobody is given, or has said something of."""
+    plain = node.target is EMBEDDING and not is_result(node) and "recompute" not in node.meta
+    return plain and node.all_input_nodes[0].op == "placeholder"
 
 
 def bias_of_gradient(node: Node) -> Node | None:
@@ -82,7 +93,7 @@ def _is_part(size: int | None, whole: int | None) -> bool:
 
 def _is_cheap(node: Node) -> bool:
     """Whether a node gives the same whenever it runs, by an operation on single elements, a view, or numbers alone, and
-    nobody has said whether it is saved."""
+    nobody has said that it is saved."""
     target: Any = node.target
     if node.meta.get("recompute") is not None or _bytes(node) is None:
         return False

@@ -21,7 +21,7 @@ from tessera.graph.calls.executable import machine_of
 from tessera.graph.emit import product_time
 from tessera.graph.emit.product_time import HALF, LAUNCH, MEMORY, Shape
 from tessera.graph.emit.tiling import Machine
-from tessera.graph.index import Expr
+from tessera.graph.index import Expr, expr
 from tessera.graph.ir.types import Place, TensorType
 from tessera.graph.passes import cost
 from tessera.graph.torch.host import target_of
@@ -110,11 +110,13 @@ def multiplied(low: Lowering, a: Tensor, b: Tensor, elem: dtype) -> Value:
     if low.products == "extern":
         raise NotLowered("the options say so")
     acc = accumulator(a.elem)
-    vector = a.shape[-2] == 1 or b.shape[-1] == 1
+    outer = a.shape[-1] == 1  # no sums: a loop that costs nothing where it is read
+    vector = outer or a.shape[-2] == 1 or b.shape[-1] == 1
     timed = low.products == "timed" and not vector
     blocks = _timed(a, b, acc, elem) if timed else None
     ruled = blocks is None and low.products in ("auto", "timed")
-    if ruled and not (profitable(low, a, b) and apply("graph-own-products", what="product")):
+    chosen = outer or profitable(low, a, b)
+    if ruled and not (chosen and apply("graph-own-products", what="product")):
         raise NotLowered("eager's product is taken to be as fast")
     if vector:
         return _by_sums(low, a, b, acc, elem)
@@ -146,7 +148,8 @@ def _by_sums(low: Lowering, a: Tensor, b: Tensor, acc: dtype, elem: dtype) -> Va
             x, y = low.load(a, [*batch, row, *k]), low.load(b, [*batch, *k, column])
             return cast(x, acc) * cast(y, acc)
 
-        return low.reduce("sum", [a.shape[-1]], term).rounded(elem)
+        n = a.shape[-1]
+        return (term([expr(0)]) if n == 1 else low.reduce("sum", [n], term)).rounded(elem)
 
     return low.inner([*a.shape[:-1], b.shape[-1]], body)[0].value
 
@@ -233,5 +236,4 @@ def value_of(low: Lowering, x: Tensor) -> Value:
     """The operand, as a view where it is one."""
     if x.map.is_identity and x.shape == x.value.type.shape:
         return x.value
-    shape: tuple[Size, ...] = x.shape
-    return low.g.view(x.value, x.map, TensorType(shape, x.elem, x.strides, x.device))
+    return low.g.view(x.value, x.map, TensorType(x.shape, x.elem, x.strides, x.device))
