@@ -22,6 +22,7 @@ from tessera.errors import InternalError
 from tessera.ir import Block, Builder, Module, Op, SharedType, TileType, Value, pass_, shape_of
 from tessera.ir.applications import apply
 from tessera.layout import Identity, LinearLayout, RegisterPermute, plan_conversion
+from tessera.layout.convert import is_within_warps
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout import rules
 from tessera.passes.gpu_layout.anchors import Anchors, Group, bytes_of, combine_input
@@ -316,18 +317,14 @@ class Assignment:
     def _access(self, op: ops.PointerAccess | ops.TileLoad | ops.DescriptorStoreOp) -> None:
         """Do loads in the layout of their result's anchor, and stores in their coalesced layout."""
         noted: LinearLayout | None = op.attrs.pop("layout", None)
-        if (
-            op.results
-            and isinstance(op.results[0].type, TileType)
-            and op.results[0].type.layout is None
-        ):
+        t = op.results[0].type if op.results else None
+        if isinstance(t, TileType) and t.layout is None:
             op.attrs["layout"] = noted  # a slice: nothing needs it yet
             return
-        if op.results:
-            layout = op.results[0].type.layout if isinstance(op.results[0].type, TileType) else None
-        elif isinstance(
-            op, ops.DescriptorStoreOp
-        ):  # the TMA unit takes tiles from shared memory anyway
+        if t is not None:
+            layout = t.layout if isinstance(t, TileType) else None
+        elif isinstance(op, ops.DescriptorStoreOp):
+            # The TMA unit takes tiles from shared memory anyway.
             layout = op.value.type.layout or noted or self.anchors.default(op.value.type)
         else:
             assert isinstance(op, ops.PointerAccess)
@@ -339,7 +336,8 @@ class Assignment:
         self, op: ops.PointerAccess, value: Value, coalesced: LinearLayout | None
     ) -> LinearLayout | None:
         """Return the coalesced layout, or that of a small value whose own stores fill whole sectors already, each
-        instruction by itself (`whole-sectors`): parts of a sector are as many requests to L2."""
+        instruction by itself (`whole-sectors`): parts of a sector are as many requests to L2. So are the pieces of a
+        row that an instruction writes, which are longer where the threads of a warp exchange elements first."""
         if not isinstance(value.type, TileType):
             return None
         wanted = coalesced or self.anchors.default(value.type)
@@ -350,8 +348,12 @@ class Assignment:
         step, size = fastest_step(wanted), value.type.elem.storage_bytes
         if neighbours(anchor, step) * size < SECTOR_BYTES:
             return wanted
-        parts = neighbours(anchor, step, self._vector(op, wanted)) * size < SECTOR_BYTES
-        return wanted if parts and apply("whole-sectors", op) else anchor
+        vector = self._vector(op, wanted)
+        pieces, longer = (neighbours(v, step, vector) * size for v in (anchor, wanted))
+        if pieces < SECTOR_BYTES:
+            return wanted if apply("whole-sectors", op) else anchor
+        exchanged = longer > pieces and is_within_warps(anchor, wanted)
+        return wanted if exchanged and apply("longer-stores", op) else anchor
 
     def _vector(self, op: ops.PointerAccess, coalesced: LinearLayout) -> int:
         """Return how many elements one instruction of a thread may store side by side."""
