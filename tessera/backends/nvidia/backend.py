@@ -53,6 +53,9 @@ CTAS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
 LABELS = re.compile(r"^(\$L\w+):|\bbra(?:\.uni)?\s+(\$L\w+);", re.M)
 TOO_FEW_REGISTERS = "Insufficient registers"  # ptxas: one instruction needs more than a thread has
 FEW_BYTES = 16  # bytes of registers that each thread may spill for the sake of another CTA on the SM (tools/fit)
+# The same for up to 12 warps on an SM in CTAs of one or two: each quarter of the SM then holds three of them for two,
+# which makes up for eight registers that are moved once in an iteration.
+FEW_SMALL = 32
 # Fewer CTAs are asked for until registers do not spill, by the threads that an SM then holds.
 FEWER_THREADS = (*RESIDENT_THREADS, 384)
 # With up to so many threads on an SM, a share of the instructions may move spilled registers: fewer threads would cost
@@ -333,6 +336,8 @@ def raise_occupancy(
             continue
         few = threads <= SMALL_CTA or (not loops and fewer >= NEARLY * done.registers)
         spilled = FEW_BYTES if few else 0
+        if threads <= SMALL_CTA and wanted * threads <= FEWER_THREADS[-1]:
+            spilled = FEW_SMALL
         if found.spill_stores <= spilled and not found.warnings:
             return found
     return done
