@@ -15,7 +15,7 @@ LEAST = {
     "wgmma": 30, "warp-specialize": 30, "software-pipeline": 10, "register-prefetch": 15, "operand-order": 10,
     "mma-chains": 8, "mma-across-iterations": 5, "mma-early-start": 4, "byte-casts": 2, "small-casts": 6,
     "refill-in-place": 1, "shared-prefetch": 5, "scattered-columns": 1, "repeated-loads": 2, "sink-past-loops": 75,
-    "whole-sectors": 15,
+    "whole-sectors": 15, "longer-stores": 5, "shared-operands": 1,
 }  # fmt: skip
 
 

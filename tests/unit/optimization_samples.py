@@ -31,6 +31,18 @@ def product(
 
 
 @tessera.jit
+def states(q, h, out, N, M: tl.constexpr, D: tl.constexpr, B: tl.constexpr):
+    """Rows that are scaled before a loop, times states of fp32 that are narrowed for the product alone."""
+    rows, ds, cols = tl.arange(0, M), tl.arange(0, D), tl.arange(0, B)
+    x = tl.load(q + rows[:, None] * D + ds[None, :]) * 2
+    acc = tl.zeros((M, B), tl.float32)
+    for i in range(0, N):
+        s = tl.load(h + (i * D + ds)[:, None] * B + cols[None, :])
+        acc = tl.dot(x, s.to(x.dtype), acc)
+    tl.store(out + rows[:, None] * B + cols[None, :], acc)
+
+
+@tessera.jit
 def gated(a, b, c, out, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     """Two sums over one loop, as in the gated layers of language models."""
     rows, cols, ks = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
@@ -434,6 +446,12 @@ SAMPLES = [
         "biased", ("simt",), biased,
         lambda: [*small((64, 256), (256, 64), (64, 256)), np.zeros((64, 64), np.float32)],
         lambda x: [*_descriptors(x, *[[64, 64]] * 4), 256], (1,), {"B": 64}, {"num_stages": 3},
+    ),
+    Sample(
+        "states", ("simt",), states,
+        lambda: [*small((32, 128), dtype=np.float16), *small((3, 128, 16), dtype=np.float32),
+                 np.zeros((32, 16), np.float32)],
+        lambda x: [*x, 3], (1,), {"M": 32, "D": 128, "B": 16}, {"num_warps": 1},
     ),
     Sample(
         "scaled", ("simt",), scaled, lambda: [*small((32, 128), (128, 32), (128,)), np.zeros((32, 32), np.float32)],

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import Any, TypeGuard
 
 from tessera import ops
 from tessera.dtypes import bfloat16, float16, float32, int32
@@ -30,6 +31,7 @@ from tessera.layout import LinearLayout, mma_acc, mma_operand
 from tessera.passes.gpu_facts import GpuFacts, MmaRow
 from tessera.passes.gpu_layout.mma_operands import (
     Orders,
+    computed_order,
     drop_unused,
     inverse,
     loop_between,
@@ -102,15 +104,18 @@ def _without_instruction(op: ops.DotOp) -> str:
     return f"no instruction takes {a} and {b} with {k} elements along K, for results of {acc}"
 
 
-def warps_for(m: int, n: int, num_warps: int, chained: bool, tile_m: int) -> tuple[int, int]:
-    """Arrange warps along M and N so that their parts are nearly square; in a chain of MMAs, along M."""
+def warps_for(
+    m: int, n: int, num_warps: int, chained: bool, tile_m: int, rows_first: bool = False
+) -> tuple[int, int]:
+    """Arrange warps along M and N so that their parts are nearly square; in a chain of MMAs, along M. `rows_first`:
+    along M where both would do."""
     if chained:
         along = min(num_warps, max(1, m // tile_m))
         return along, num_warps // along
     wm = wn = 1
     while wm * wn < num_warps:
         part_m, part_n = m // wm, n // wn
-        if part_m > tile_m and (part_m > part_n or part_n <= 8):
+        if part_m > tile_m and (part_m > part_n - rows_first or part_n <= 8):
             wm *= 2
         else:
             wn *= 2
@@ -162,6 +167,27 @@ def _chains(dots: list[ops.DotOp]) -> set[Op]:
     return found
 
 
+def _gives_rows(dot: ops.DotOp) -> bool:
+    """Whether the result, behind the loop that adds it up, too, is the first operand of another dot, which takes it as
+    it is, if warps are along its rows."""
+    seen: set[Value] = set()
+    work = [dot.result]
+    while work:
+        v = work.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        for user, index in v.uses:
+            if isinstance(user, ops.DotOp):
+                if index == 0:
+                    return True
+            elif is_pointwise(user):
+                work.extend(user.results)
+            elif isinstance(user, ops.YieldOp) and isinstance(loop := user.parent_op(), ops.ForOp):
+                work.append(loop.results[index])
+    return False
+
+
 def _reached(dot: ops.DotOp) -> Iterator[ops.DotOp]:
     seen: set[Op] = set()
     work = [dot.result]
@@ -174,6 +200,25 @@ def _reached(dot: ops.DotOp) -> Iterator[ops.DotOp]:
             elif user not in seen and is_pointwise(user):
                 seen.add(user)
                 work.extend(user.results)
+
+
+def _reads_narrowed(op: Op | None, layout: LinearLayout) -> TypeGuard[ops.CastOp]:
+    """Whether an operand is a cast of what is loaded to a narrower type, and warps rather read the wide elements in its
+    `layout`, a few of them each, than write the narrow ones to shared memory and read those. Only dots use it."""
+    if not isinstance(op, ops.CastOp):
+        return False
+    source, _ = source_of(op.x)
+    wide, narrow = (elem_of(v.type).storage_bits for v in (op.x, op.result))
+    if narrow >= wide or not isinstance(source.op, ops.TileLoad):
+        return False
+    behind = (ops.CastOp, ops.TransOp, ops.LocalAllocOp)
+    if not all(isinstance(u, ops.DotOp | ops.TransOp) for u in op.result.users()):
+        return False
+    copies = prod(layout.size(dim) for dim in layout.in_dims) // prod(layout.shape)
+    written = wide + narrow  # what is read for the cast, and written behind it
+    return (
+        all(isinstance(u, behind) for u in source.users()) and copies * (wide - narrow) <= written
+    )
 
 
 def _prepare_fma(op: ops.DotOp) -> None:
@@ -207,14 +252,17 @@ def _place_operands(op: ops.DotOp, num_warps: int, lanes: int) -> None:
 
 
 def _buffer(source: Value, orders: Orders, layout: LinearLayout) -> Value:
-    """Return a view of the shared memory that a load fills, which is read in `layout`."""
-    loaded: Any = source.op
+    """Return a view of the shared memory that a tile is written to where it is made, which is read in `layout`."""
     reader = layout
     for order in orders:
         reader = reader.trans(inverse(order))
-    rotatable = isinstance(loaded, ops.LoadOp)  # the TMA unit only has its own swizzles
-    place = shared_layout(loaded.result.type, memory_order(loaded), reader, rotatable)
-    return shared_view(loaded, orders, place, exact=False)
+    loaded = source.op if isinstance(source.op, ops.TileLoad) else None
+    # The TMA unit only has its own swizzles.
+    rotatable = loaded is None or isinstance(loaded, ops.LoadOp)
+    order = computed_order(source) if loaded is None else memory_order(loaded)
+    order = order or tuple(reversed(range(len(shape_of(source.type)))))
+    place = shared_layout(source.type, order, reader, rotatable)
+    return shared_view(source, orders, place, exact=False)
 
 
 class _Acceleration:
@@ -226,7 +274,14 @@ class _Acceleration:
         batch = self.shape[0] if len(self.shape) == 3 else 1
         self.wb = min(num_warps, batch)
         rows, cols = self.shape[-2:]
-        self.wm, self.wn = warps_for(rows, cols, num_warps // self.wb, chained, self.row.m)
+        self.wm, self.wn = warps_for(
+            rows,
+            cols,
+            num_warps // self.wb,
+            chained,
+            self.row.m,
+            self.row.operand_bits == 16 and _gives_rows(op),
+        )
         self.builder = Builder.before_op(op)
 
     def run(self) -> None:
@@ -266,20 +321,23 @@ class _Acceleration:
         return sum(t.numel * t.elem.bits // 32 // threads for t in mmas)
 
     def _place(self, v: Value, layout: LinearLayout) -> Value:
-        """Return `v` in `layout`: through shared memory if it was loaded, else by a conversion."""
+        """Return `v` in `layout`: through shared memory if it was loaded, or if a loop does not change it and there are
+        no registers for it; else by a conversion."""
         source, orders = source_of(v)
-        loaded = source.op
         result = v.type.with_layout(layout)
-        if not isinstance(loaded, ops.TileLoad):
+        made = source.op
+        if _reads_narrowed(made, layout) and apply("operand-casts", made):
+            wide = self._place(self._turned(made.x, orders), layout)
+            cast = self.builder.insert(made.clone({made.x: wide}))
+            cast.result.type = result
+            return cast.result
+        loop = loop_between(self.op, source.op) if source.op is not None else None
+        again = loop is not None and not self._holds(loop, v, layout)
+        loaded = isinstance(source.op, ops.TileLoad)
+        if not loaded and not (again and apply("shared-operands", source.op)):
             return self.builder.emit(ops.ConvertLayoutOp(v, results=[result]))
         view = _buffer(source, orders, layout)
-        reg32 = layout.size("register") * v.type.elem.storage_bits // 32
-        loop = loop_between(self.op, loaded)
-        if (
-            loop is None
-            or reg32 > HELD_OPERAND_REGISTERS
-            or reg32 + self._results(loop) > HELD_WITH_RESULTS
-        ):
+        if loop is None or again:
             return self.builder.emit(ops.LocalLoadOp(view, results=[result]))
         last = owner(view)
         while isinstance(
@@ -289,6 +347,19 @@ class _Acceleration:
             if last.shared is view and last.result.type == result:
                 return last.result
         return Builder.after_op(owner(view)).emit(ops.LocalLoadOp(view, results=[result]))
+
+    def _holds(self, loop: Op, v: Value, layout: LinearLayout) -> bool:
+        """Whether an operand that a loop does not change is kept in registers."""
+        reg32 = layout.size("register") * elem_of(v.type).storage_bits // 32
+        return reg32 <= HELD_OPERAND_REGISTERS and reg32 + self._results(loop) <= HELD_WITH_RESULTS
+
+    def _turned(self, v: Value, orders: Orders) -> Value:
+        for order in reversed(orders):
+            shape = tuple([shape_of(v.type)[d] for d in order])
+            v = self.builder.emit(
+                ops.TransOp(v, order=order, results=[TileType(shape, elem_of(v.type))])
+            )
+        return v
 
 
 # --- fp32 numbers as sums -----------------------------------------------------------------------------------

@@ -14,7 +14,16 @@ from tessera.layout import (
     shared_swizzled,
     widest_swizzle,
 )  # fmt: skip
-from tessera.ops import BroadcastOp, LocalAllocOp, LocalTransOp, Loop, ReshapeOp, TileLoad, TransOp
+from tessera.ops import (
+    BroadcastOp,
+    CastOp,
+    LocalAllocOp,
+    LocalTransOp,
+    Loop,
+    ReshapeOp,
+    TileLoad,
+    TransOp,
+)  # fmt: skip
 from tessera.ops.arith import Elementwise
 
 Orders = list[tuple[int, ...]]
@@ -30,18 +39,18 @@ def source_of(v: Value) -> tuple[Value, Orders]:
     return v, orders
 
 
-def shared_view(loaded: TileLoad, orders: Orders, layout: LinearLayout, exact: bool) -> Value:
-    """Return a view of shared memory that is filled right after a load: one buffer for all MMAs that read it, in
-    the layout that the first one chose (if `exact`, in `layout`); transposed by `orders` (outermost first)."""
-    t = loaded.result.type
-    found = [u for u in loaded.result.users() if isinstance(u, LocalAllocOp)]
-    found = [u for u in found if u.parent is loaded.parent]
+def shared_view(source: Value, orders: Orders, layout: LinearLayout, exact: bool) -> Value:
+    """Return a view of shared memory that is filled right behind the op of a tile: one buffer for all MMAs that read
+    it, in the layout that the first one chose (if `exact`, in `layout`); transposed by `orders` (outermost first)."""
+    t: Any = source.type
+    found = [u for u in source.users() if isinstance(u, LocalAllocOp)]
+    found = [u for u in found if u.parent is owner(source).parent]
     if found := [u for u in found if not exact or u.result.type.layout == layout]:
         view = found[0].result
     else:
         shared = SharedType(t.shape, t.elem, layout)
-        alloc = LocalAllocOp(loaded.result, results=[shared], names=[loaded.result.name])
-        view = Builder.after_op(loaded).emit(alloc)
+        alloc = LocalAllocOp(source, results=[shared], names=[source.name])
+        view = Builder.after_op(owner(source)).emit(alloc)
     return transposed(view, orders)
 
 
@@ -57,8 +66,8 @@ def transposed(view: Value, orders: Orders) -> Value:
 
 
 def drop_unused(v: Value) -> None:
-    """Erase transposes that only this dot used, so that the load only feeds shared memory."""
-    while isinstance(v.op, TransOp) and not v.uses:
+    """Erase transposes and casts that only this dot used, so that the load only feeds shared memory."""
+    while isinstance(v.op, TransOp | CastOp) and not v.uses:
         op = v.op
         v = op.x
         op.erase()

@@ -187,7 +187,7 @@ class _Operand:
         """Return a view of it in shared memory in the hardware's swizzle."""
         if isinstance(self.source.op, TileLoad):
             layout = _swizzled(self.source.type, memory_order(self.source.op))
-            return shared_view(self.source.op, self.orders, layout, exact=True)
+            return shared_view(self.source, self.orders, layout, exact=True)
         if self.is_transposed:
             return transposed(self.stored(b, self.source, _written_order(self.source)), self.orders)
         return self.stored(b, self.value, self.order)
