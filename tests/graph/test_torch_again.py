@@ -61,7 +61,7 @@ def of_sums(q: Any, k: Any, v: Any, seen: Any) -> Any:
 
 def of_rows(x: Any, table: Any, more: Any) -> Any:
     """Rows of two tables at the same places."""
-    place = (torch.arange(TOKENS) + 1) % TOKENS
+    place = (torch.arange(TOKENS, device=table.device) + 1) % TOKENS
     rows = torch.nn.functional.embedding(place, table)
     return (x * rows).sin() * torch.nn.functional.embedding(place, more).exp()
 
@@ -69,7 +69,7 @@ def of_rows(x: Any, table: Any, more: Any) -> Any:
 def of_found_rows(x: Any, table: Any, more: Any) -> Any:
     """Rows at places that an argument says, and of a table that the graph makes."""
     found = torch.nn.functional.embedding(more.argmax(0) % TOKENS, table)
-    place = torch.arange(WIDTH)
+    place = torch.arange(WIDTH, device=table.device)
     return (x[:, :WIDTH] * found * torch.nn.functional.embedding(place, table.sin())).sin()
 
 
