@@ -274,14 +274,8 @@ class _Acceleration:
         batch = self.shape[0] if len(self.shape) == 3 else 1
         self.wb = min(num_warps, batch)
         rows, cols = self.shape[-2:]
-        self.wm, self.wn = warps_for(
-            rows,
-            cols,
-            num_warps // self.wb,
-            chained,
-            self.row.m,
-            self.row.operand_bits == 16 and _gives_rows(op),
-        )
+        gives = self.row.operand_bits == 16 and _gives_rows(op)
+        self.wm, self.wn = warps_for(rows, cols, num_warps // self.wb, chained, self.row.m, gives)
         self.builder = Builder.before_op(op)
 
     def run(self) -> None:
@@ -326,15 +320,18 @@ class _Acceleration:
         source, orders = source_of(v)
         result = v.type.with_layout(layout)
         made = source.op
-        if _reads_narrowed(made, layout) and apply("operand-casts", made):
+        here = (
+            made is not None and loop_between(self.op, made) is None
+        )  # else each iteration would cast it
+        if here and _reads_narrowed(made, layout) and apply("operand-casts", made):
             wide = self._place(self._turned(made.x, orders), layout)
             cast = self.builder.insert(made.clone({made.x: wide}))
             cast.result.type = result
             return cast.result
-        loop = loop_between(self.op, source.op) if source.op is not None else None
+        loop = loop_between(self.op, made) if made is not None else None
         again = loop is not None and not self._holds(loop, v, layout)
-        loaded = isinstance(source.op, ops.TileLoad)
-        if not loaded and not (again and apply("shared-operands", source.op)):
+        loaded = isinstance(made, ops.TileLoad)
+        if not loaded and not (again and apply("shared-operands", made)):
             return self.builder.emit(ops.ConvertLayoutOp(v, results=[result]))
         view = _buffer(source, orders, layout)
         if loop is None or again:
