@@ -10,6 +10,7 @@ from tests.fuzz.generators import dots, rows
 from tests.fuzz.reach import applied, compiled, reached
 
 SEEDS = range(1, 151)
+NEGATED = (("neg", "free", "const"),)  # an operand that is computed from what is loaded
 # By how many of these kernels each is reached at least; the name of what no kernel reached said nothing for long.
 LEAST = {
     "wgmma": 30, "warp-specialize": 30, "software-pipeline": 10, "register-prefetch": 15, "operand-order": 10,
@@ -57,6 +58,16 @@ def test_kernels_exchange_within_warps(family: str, least: int) -> None:
         ({"dots": "chain", "link": "exp"}, "mma-chains", True),
         ({"dots": "chain", "link": "online", "maps": False}, "mma-chains", True),
         ({"dots": "chain", "link": "exp", "maps": False, "stages": 1}, "mma-chains", False),
+        ({"b_raw": "fp32", "warps": 2}, "operand-casts", True),
+        ({"b_raw": "i32", "warps": 1, "stages": 1}, "operand-casts", True),
+        ({"b_raw": "fp32"}, "operand-casts", False),  # of warpgroups
+        ({"b_raw": "i8", "warps": 2}, "operand-casts", False),
+        ({"dots": "chain_hoisted", "warps": 2, "a_steps": NEGATED}, "shared-operands", True),
+        ({"dots": "chain_hoisted", "warps": 2}, "shared-operands", False),
+        ({"warps": 1, "m": 32, "n": 16}, "longer-stores", True),
+        ({"warps": 1, "m": 16, "n": 16, "out": "fp16"}, "longer-stores", False),
+        ({"warps": 2}, "refill-in-place", True),
+        ({"warps": 4, "n": 32, "m": 32}, "refill-in-place", False),
         ({"add": "scattered"}, "scattered-columns", True),
         ({"access": "found"}, "aligned-extents", True),
         ({"access": "desc"}, "aligned-extents", False),
