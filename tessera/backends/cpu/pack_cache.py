@@ -36,7 +36,7 @@ RING_BYTES = 2 << 20  # for each operand that a thread keeps: about a core's L2 
 MOST_SLOTS = 64
 LARGE_STEP = (
     16 << 10
-)  # bytes of B in a step; less is packed about as soon as it is found among many slots
+)  # bytes of B in a step: less is packed as soon as it is found among many slots
 KEPT = 4  # times the steps that are packed together: programs along a row of tiles come back to a panel after the row
 MOST_TAGS = 64
 

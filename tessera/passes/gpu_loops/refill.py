@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tessera import ops
+from tessera.analysis.machines import SCHEDULERS
 from tessera.analysis.registers import mma_reg32, reg32_of
 from tessera.ir import Block, Op, TileType, Value
 from tessera.ir.applications import apply
@@ -28,7 +29,6 @@ MANY_WARPS = 24  # on an SM: more of them would hide nothing else
 # Registers of a thread for the tiles that are read at once, and for those and MMAs together: with more some spill.
 READ_REG32, HELD_REG32 = 160, 430
 WORK_REG32 = 64  # for operands and addresses beside the results of MMAs, at least
-SCHEDULERS = 4  # of an SM, each with a quarter of its registers for its own warps
 
 
 def is_light(tiles: Sequence[Value], num_warps: int) -> bool:
@@ -55,7 +55,8 @@ def refills(
 
 
 def _warps_with_registers(loop: ops.ForOp, facts: GpuFacts) -> int:
-    """Return how many warps of an SM have registers for the results of a loop's MMAs and for what lives through it."""
+    """Return how many warps of an SM have registers for the results of a loop's MMAs and for what lives through it.
+    Each scheduler has a quarter of them for its own warps."""
     results = sum(reg32_of(op.result.type) for op in loop.body if isinstance(op, ops.Matmul))
     held = WORK_REG32 + results + sum(reg32_of(v.type) for v in _through(loop))
     return facts.register_file // SCHEDULERS // (facts.warp_size * held) * SCHEDULERS
