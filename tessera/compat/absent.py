@@ -35,6 +35,9 @@ REASONS: dict[str, tuple[str, str]] = {
     "triton.language.extra.cuda.experimental_device_tensormap_create2d": (
         "superseded in Triton 3.3", "triton.language.make_tensor_descriptor"
     ),
+    "triton.backends.amd": ("there is no AMD back end", "triton.backends.nvidia"),
+    "triton.language.extra.cuda.gdc": ("its functions are in the module above", "triton.language.extra.cuda"),
+    "triton.language.extra.cuda.utils": ("its functions are in the module above", "triton.language.extra.cuda"),
     "triton.language.extra.tlx": ("an extension of one vendor's Triton", "triton.language"),
     "triton.runtime.errors.IntelGPUError": ("there is no Intel back end", "triton.runtime.errors.OutOfResources"),
     "triton.runtime.interpreter.GridExecutor": ("the interpreter runs tile IR, not Python", "tessera.interp.run"),

@@ -72,11 +72,8 @@ def compile(
 
 
 P = ParamSpec("P")
-_UNPICKLED = frozenset(
-    (
-        "__wrapped__", "_bind", "_fast", "_hash_lock", "_native", "_unhooked", "binder", "device_caches", "signature",
-    )
-)  # fmt: skip
+_UNPICKLED = frozenset(("__wrapped__", "_bind", "_entry", "_fast", "_hash_lock", "_native", "_unhooked", "binder",
+                        "device_caches", "run", "signature"))  # fmt: skip
 
 
 class JITFunction(JITCallable, KernelInterface, Generic[P]):
@@ -119,7 +116,13 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
         self._fast: FastPath | None = None
         self._unhooked: FastPath | None = None  # for launches whose pre-run hooks have run
         self._native: Any = None
+        self._entry: Any = None  # what `kernel[grid]` calls: the same, or a new `run`
         self._interpret = knobs.runtime.interpret
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == "run":  # of this kernel alone
+            self._entry = self._by_run
 
     def __getstate__(self) -> dict[str, object]:
         """Return what describes the kernel, without the function, its module's globals and all that was compiled."""
@@ -143,7 +146,7 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.device_caches = DeviceCaches(self)
-        self._bind = self._fast = self._unhooked = self._native = None
+        self._bind = self._fast = self._unhooked = self._native = self._entry = None
         if self.repr is None:
             self.repr = lambda _: self.__dict__["__name__"]
 
@@ -178,11 +181,14 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
         them."""
         if JITFunction.run is not _RUN:  # programs replace it, to record launches
             return super().__getitem__(grid)
-        native = self._native or self._start_native()
+        native = self._entry or self._start_native()
         try:
             return MethodType(native, grid)  # binds like a partial, in three quarters of its time
         except TypeError:  # a grid of None binds to nothing; the launch reports it
             return cast("Launch[P]", partial(native, grid))
+
+    def _by_run(self, grid: Grid, /, *args: object, **kwargs: object) -> object:
+        return super().__getitem__(grid)(*args, **kwargs)
 
     if TYPE_CHECKING:
 
@@ -228,6 +234,7 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
         else:
             self._fast = FastPath(self.params, self.pre_run_hooks, fallback)
             self._native = self._fast.launch
+        self._entry = self._entry or self._native
         return self._native
 
     def _run_hooks(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:

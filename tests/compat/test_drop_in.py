@@ -29,6 +29,7 @@ MODULES = [
     "triton.language",
     "triton.language.core",
     "triton.language.extra.cuda",
+    "triton.language.extra.hip.libdevice",
     "triton.language.extra.libdevice",
     "triton.language.math",
     "triton.language.random",
@@ -86,7 +87,7 @@ def test_a_module_that_is_not_there_says_its_name(tmp_path: Path):
     """Libraries tell an optional module that is missing from an error inside of it by the exception's `name`."""
     for name in (
         "triton.profiler.viewer",
-        "triton.language.extra.hip",
+        "triton.backends.amd",
         "triton.experimental.tle.language",
     ):
         code = (

@@ -31,6 +31,7 @@ from tessera.errors import (
 )
 from tessera.runtime.arguments.descriptor import TensorDescriptor
 from tessera.runtime.arguments.specialize import specialize
+from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.driver import CpuDriver, CudaDriver
 from tessera.runtime.launching.async_compile import AsyncCompileMode, FutureKernel
 
@@ -582,6 +583,34 @@ def test_warmup():
     assert kernel.warmup(
         tessera.MockTensor(tl.float32), tessera.MockTensor(tl.float16), 20, 2.0, grid=(1,)
     ).asm["tir"]
+
+
+def test_the_run_of_one_kernel_replaced():
+    kernel, other = make(), make()
+    x, out = arrays()
+    grids: list[Any] = []
+    run = kernel.run
+
+    def recorded(*args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        grids.append((grid, warmup))
+        return run(*args, grid=grid, warmup=warmup, **kwargs)
+
+    kernel.run = recorded
+    for step in (2.0, 3.0):
+        kernel[(3,)](x, out, 20, step)
+        np.testing.assert_array_equal(out, step * x)
+    other[(3,)](x, out, 20, 2.0)
+    assert grids == [((3,), False)] * 2
+    del kernel.run
+    kernel[(3,)](x, out, 20, 2.0)
+    assert len(grids) == 2
+
+
+@pytest.mark.skipif(cuda.available(), reason="an index is a CUDA device's")
+def test_caches_by_the_index_of_a_device():
+    kernel = make()
+    kernel.warmup(*arrays(), 20, 2.0, grid=(1,))
+    assert list(kernel.device_caches[0][0].values()) == kernels_of(kernel)
 
 
 def test_preload():

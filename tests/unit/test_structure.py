@@ -97,7 +97,7 @@ MOST_LINES = {
     "compiler": 1972,  # with `explain`, the printer of kernels as source, and what a compiled kernel offers
     # examples in docstrings of the host API; ranges for torch's profiler, which left `profiler`; uninterned strings
     "runtime": 9970,
-    "compat": 1680,  # with proton's interface
+    "compat": 1700,  # with proton's interface, and AMD's names, which programs import everywhere
     "tools": 3770,  # with divisibility on the command line, `widths`, the reference by kind, and the page of graphs
     "testing": 400,
     "profiler": 1375,  # a new part: `tessera.profile`

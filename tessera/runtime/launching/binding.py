@@ -19,6 +19,7 @@ from tessera.language.callable import JITCallable
 from tessera.language.captures import fingerprint
 from tessera.language.values import constexpr
 from tessera.runtime.arguments.specialize import flatten_runtime, specializer
+from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.driver import driver, driver_named
 from tessera.runtime.launching.mistakes import mismatch
 
@@ -101,13 +102,8 @@ class DeviceCaches(dict[Any, tuple[Any, ...]]):
     def __init__(self, owner: Any) -> None:
         super().__init__()
         self.owner = owner
-        self.changes, self.knobs = (
-            -1,
-            "",
-        )  # count of knob changes; the knobs that all was compiled with
-        self.others: dict[
-            str, dict[Any, tuple[Any, ...]]
-        ] = {}  # what was compiled with other knobs
+        self.changes, self.knobs = -1, ""  # the count of their changes; those all was compiled with
+        self.others: dict[str, dict[Any, tuple[Any, ...]]] = {}  # by the knobs it was compiled with
 
     def renew(self) -> None:
         """Set everything aside, targets and back ends too, if a knob that compilation depends on has changed."""
@@ -121,6 +117,8 @@ class DeviceCaches(dict[Any, tuple[Any, ...]]):
                 self.owner.forget_fast_path()
 
     def __missing__(self, key: Any) -> tuple[Any, ...]:
+        if isinstance(key, int) and not cuda.available():  # programs look kernels up by it
+            return self[f"{driver.active.name}:{key}"]
         name, index = ("cuda", key) if isinstance(key, int) else key.split(":")
         chosen = driver.chosen
         on = chosen if chosen is not None and chosen.name == name else driver_named(name)

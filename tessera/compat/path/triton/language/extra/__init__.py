@@ -2,7 +2,7 @@
 
 from tessera.compat.absent import absent
 from tessera.language import extra as _extra
-from triton.language.extra import cuda, libdevice
+from triton.language.extra import cuda, hip, libdevice
 
-__all__ = ["cuda", "libdevice"]
+__all__ = ["cuda", "hip", "libdevice"]
 __getattr__ = absent(__name__, _extra)
