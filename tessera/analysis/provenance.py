@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, KeysView, Sequence
 
 from tessera.dtypes import pointer_type
 from tessera.ir import Block, Op, Value, elem_of
@@ -49,16 +49,16 @@ def outgoing(op: Op, index: int) -> list[Value]:
     return [around.results[index]] if isinstance(around, control.IfOp) else []
 
 
-def reached(values: Iterable[Value], onward: Callable[[Value], Iterable[Value]]) -> set[Value]:
-    """Return some values, those to which `onward` leads from them, and so on."""
-    found: set[Value] = set()
+def reached(values: Iterable[Value], onward: Callable[[Value], Iterable[Value]]) -> KeysView[Value]:
+    """Return some values, those to which `onward` leads from them, and so on, in the order in which they are found."""
+    found: dict[Value, None] = {}
     work = list(values)
     while work:
         v = work.pop()
         if v not in found:
-            found.add(v)
+            found[v] = None
             work += onward(v)
-    return found
+    return found.keys()
 
 
 def defined_inside(v: Value, op: Op) -> bool:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
+from tessera.analysis.provenance import reached
 from tessera.backends.cpu import chains, fusion, interrupt
 from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.checks import leave_if_reported
@@ -103,28 +104,16 @@ def captured(lo: Lowering, op: Op) -> list[Value]:
 
 def tabulate(lo: Lowering, values: list[Value]) -> None:
     """Store rows of addresses like `(pid * 128 + i) % M` in a table, so that a loop does not divide for every row."""
-    seen: set[Value] = set()
 
-    def visit(v: Value) -> None:
-        if v in seen or not lo.lazy(v) or v in lo.uniform:
-            return
-        seen.add(v)
-        op = v.op
-        assert op is not None
-        if (
-            isinstance(op, (DivOp, RemOp))
-            and len(shape_of(v.type)) == 1
-            and chains.integers_only(v, chains.INDEX_DEPTH)
-        ):
+    def divides(v: Value) -> bool:
+        row = isinstance(v.op, (DivOp, RemOp)) and lo.lazy(v) and len(shape_of(v.type)) == 1
+        return v in lo.uniform or (row and chains.integers_only(v, chains.INDEX_DEPTH))
+
+    for v in reached(values, lambda v: () if divides(v) else lo.sources(v)):
+        if divides(v) and v not in lo.uniform:
             buffer = lo.allocate(v.type.elem, v.type.shape)
             fusion.fill(lo, buffer, v)
             lo.uniform[v] = buffer
-            return
-        for x in op.operands:
-            visit(x)
-
-    for v in values:
-        visit(v)
 
 
 def enter(lo: Lowering, op: Op, repeats: bool) -> None:
@@ -241,7 +230,7 @@ class Counter:
             step = str(-by if by > -LONGEST_STEP else by)
         return Counter(low, high, step, down, op.lb.type.bits < 64 or step == "1")
 
-    def span(self, lo: Lowering, count: int) -> str:
+    def span(self, lo: Lowering, count: int | str) -> str:
         """Return what `count` steps add to the index, or what one step adds if several would overflow."""
         short = lo.em.op(f"icmp slt i64 {self.step}, {LONG_STEP}")
         several = lo.em.op(f"mul i64 {self.step}, {count}")

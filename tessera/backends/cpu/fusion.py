@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
+from tessera.analysis.provenance import reached
 from tessera.backends.cpu import remarks
 from tessera.backends.cpu.aliases import may_fuse
 from tessera.backends.cpu.bounds import Prefix, prefix_masks
@@ -83,14 +84,9 @@ def _finish_accumulators(lo: Lowering, v: Value) -> None:
     """Finish the accumulators that a store was to finish block by block, if `v` needs them before."""
     if not lo.strips:
         return
-    reached, waiting = {v}, [v]
-    while waiting:
-        x = waiting.pop()
-        if x.op is not None and lo.lazy(x):
-            waiting += [y for y in x.op.operands if y not in reached]
-            reached.update(x.op.operands)
+    needed = reached([v], lo.sources)
     for store, strips in list(lo.strips.items()):
-        if not reached.isdisjoint(strips.accumulators):
+        if not needed.isdisjoint(strips.accumulators):
             del lo.strips[store]
             strips.finish()
 
@@ -384,19 +380,9 @@ def masks_of(
 def any_start(lo: Lowering, values: Iterable[Value], shape: tuple[int, ...]) -> bool:
     """Whether vectors of `values` may start at any element: each lane depends on its own index alone, not on promises
     about blocks of lanes or on maps of indices."""
-    seen: set[Value] = set()
-
-    def visit(v: Value) -> bool:
-        if v in seen or not lo.lazy(v):
-            return True
-        seen.add(v)
-        op = v.op
-        assert op is not None
-        if isinstance(op, (arith.HintOp, tile.GatherOp)) or shape_of(v.type) != shape:
-            return False
-        return all(visit(x) for x in op.operands)
-
-    return all(visit(v) for v in values)
+    lazy = (v for v in reached(values, lo.sources) if lo.lazy(v))
+    mixes = (arith.HintOp, tile.GatherOp)
+    return not any(isinstance(v.op, mixes) or shape_of(v.type) != shape for v in lazy)
 
 
 def contiguous_dimension(lo: Lowering, ptr: Value) -> int | None:

@@ -10,7 +10,7 @@ one for each class that is executed in program order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -306,6 +306,14 @@ class Lowering(Coordinates):
             if narrow is not None and narrow in self.memo_buffers:
                 self.value(narrow, at)
         return found
+
+    def both(self, a: str, b: str) -> str:
+        """Return an i1: whether two i1s are true."""
+        return b if a == "true" else a if b == "true" else self.em.op(f"and i1 {a}, {b}")
+
+    def sources(self, v: Value) -> Sequence[Value]:
+        """Return what a tile is computed from where it is evaluated; nothing if it is in memory."""
+        return v.op.operands if v.op is not None and self.lazy(v) else ()
 
     def _run(self, v: Value, at: Point) -> Val | None:
         """Return a vector of a tabulated index tile: its first lane from the table, the others at known distances."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from tessera.analysis.provenance import reached
 from tessera.backends.cpu.dot_plan import DotPlan
 from tessera.backends.cpu.fusion import materialise
 from tessera.backends.cpu.gemm import add_bytes
@@ -25,16 +26,9 @@ def materialise_reshapes(lo: Lowering, op: DotOp, plan: DotPlan) -> None:
     dimension into the next in ways known only at run time."""
     if not any(lanes * vectors & lanes * vectors - 1 for lanes, vectors, *_ in plan.panels):
         return
-    waiting, seen = [op.b], {op.b}
-    while waiting:
-        v = waiting.pop()
-        if v.op is None or not lo.lazy(v):
-            continue
-        if isinstance(v.op, ReshapeOp):
+    for v in reached([op.b], lambda x: () if isinstance(x.op, ReshapeOp) else lo.sources(x)):
+        if isinstance(v.op, ReshapeOp) and lo.lazy(v):
             materialise(lo, v.op.x, op)
-        else:
-            waiting += [x for x in v.op.operands if x not in seen]
-            seen.update(v.op.operands)
 
 
 def fill_panels(lo: Lowering, plan: DotPlan, op: DotOp, target: Panels) -> None:

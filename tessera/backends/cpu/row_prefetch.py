@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from tessera.analysis.provenance import reached
 from tessera.backends.cpu.chains import cost
 from tessera.backends.cpu.fusion import contiguous_along
 from tessera.backends.cpu.loops import UNROLL, Nest
@@ -76,17 +77,13 @@ def _long_row(lo: Lowering, v: Value) -> bool:
 
 
 def _made_by(v: Value) -> Iterator[Value]:
-    """Yield the values that a tile of pointers is computed from, itself included, which ops make."""
-    seen: set[Value] = set()
-    todo = [v]
-    while todo:
-        v = todo.pop()
-        if v.op is None or v in seen:
-            continue
-        seen.add(v)
-        yield v
-        if isinstance(v.type, TileType) or not isinstance(v.op, LoadOp):
-            todo += v.op.operands
+    """Return the values that a tile of pointers is computed from, itself included, which ops make."""
+
+    def sources(x: Value) -> Sequence[Value]:
+        ends = not isinstance(x.type, TileType) and isinstance(x.op, LoadOp)
+        return () if x.op is None or ends else x.op.operands
+
+    return (x for x in reached([v], sources) if x.op is not None)
 
 
 def _moves(ptr: Value) -> bool:
@@ -169,17 +166,15 @@ def _bytes(load: LoadOp) -> int:
 def _tile_loads(lo: Lowering, value: Value, plan: Nest) -> Iterator[LoadOp]:
     """Yield the loads in the nest that computes `value` whose rows are consecutive elements at places that only the
     program's number decides."""
-    todo, seen = [value], set[Value]()
-    while todo:
-        v = todo.pop()
-        if v in seen or not lo.lazy(v) or shape_of(v.type) != plan.shape:
-            continue
-        seen.add(v)
+
+    def sources(v: Value) -> Sequence[Value]:
+        return () if isinstance(v.op, LoadOp) or shape_of(v.type) != plan.shape else lo.sources(v)
+
+    for v in reached([value], sources):
         op = v.op
-        assert op is not None
-        if not isinstance(op, LoadOp):
-            todo += op.operands
-        elif _moves(op.ptr) and not any(isinstance(x.op, LoadOp) for x in _made_by(op.ptr)):
+        if not isinstance(op, LoadOp) or not lo.lazy(v) or shape_of(v.type) != plan.shape:
+            continue
+        if _moves(op.ptr) and not any(isinstance(x.op, LoadOp) for x in _made_by(op.ptr)):
             if contiguous_along(lo, op.ptr, plan.group[0], plan.lanes):
                 yield op
 

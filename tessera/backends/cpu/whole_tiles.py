@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tessera.analysis.provenance import reached
 from tessera.backends.cpu.bounds import Prefix, first_end
 from tessera.backends.cpu.fusion import masks_of
 from tessera.backends.cpu.loops import Body, Nest, each
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.values import Coord
-from tessera.ir import Value, shape_of
+from tessera.ir import shape_of
 from tessera.ir.applications import apply
 from tessera.ops import LoadOp, ReduceOp
 
@@ -73,7 +74,7 @@ def _choose(
     for d, found in masks.items():
         end = first_end(lo, d, shape[d], [Coord()] * len(shape), found)
         all_there = em.op(f"icmp sge i64 {end}, {shape[d]}")
-        holds = all_there if holds == "true" else em.op(f"and i1 {holds}, {all_there}")
+        holds = lo.both(holds, all_there)
 
     def without_masks() -> None:
         saved = lo.assumed
@@ -86,16 +87,8 @@ def _choose(
 
 def _loads_under_masks(lo: Lowering, op: ReduceOp) -> bool:
     """Whether the loop of a reduction loads vectors under masks; masks of what was computed before cost little."""
-    waiting, seen = [*op.inputs], set[Value]()
-    while waiting:
-        v = waiting.pop()
-        if v in seen or not lo.lazy(v) or v.op is None:
-            continue
-        seen.add(v)
-        if isinstance(v.op, LoadOp) and v.op.mask is not None:
-            return True
-        waiting += v.op.operands
-    return False
+    lazy = (v.op for v in reached(op.inputs, lo.sources) if lo.lazy(v))
+    return any(isinstance(x, LoadOp) and x.mask is not None for x in lazy)
 
 
 def _masks_along(lo: Lowering, op: ReduceOp, dim: int) -> list[Prefix]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, KeysView, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, ParamSpec
 
@@ -144,7 +144,7 @@ def fastest_dimension(layout: LinearLayout) -> int:
     return next(d for d, c in enumerate(first) if c) if first is not None else len(layout.shape) - 1
 
 
-def slice_of(values: Iterable[Value], loop: ForOp, early: Collection[Op] = ()) -> set[Value]:
+def slice_of(values: Iterable[Value], loop: ForOp, early: Collection[Op] = ()) -> KeysView[Value]:
     """Return the values that compute some in the loop, across iterations. Raises Declined unless all ops are pure, but
     for `early` loads."""
 
