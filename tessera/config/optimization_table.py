@@ -327,7 +327,7 @@ CPU = (
     ),
     _row(
         "shared-panels", "cpu", "keeps packed operands for the programs that need the same",
-        "tags are all that addresses are computed from; nothing in the launch writes to the array", "backends/cpu/pack_cache.py `tags_of`; each launch",
+        "tags are all that addresses and masks are computed from; nothing in the launch writes to the array", "backends/cpu/pack_cache.py `tags_of`; each launch",
         "tests/unit/test_cpu_dot.py, tests/unit/test_cpu_prepack.py", unit="operand",
     ),
     _row("operands-in-place", "cpu", "multiplies operands where they lie in memory", "rows are contiguous; masks are looked at when it runs", "backends/cpu/operands.py `in_place`", "tests/unit/test_cpu_dot.py, tests/unit/test_cpu_prepack.py", unit="operand"),
@@ -368,7 +368,7 @@ CPU = (
         unit="mask",
     ),
     _row(
-        "mask-ends", "cpu", "ends loops where a mask leaves out all that follows",
+        "mask-ends", "cpu", "ends loops, also those of a product's rows and columns, where a mask leaves out all that follows",
         "a store has no effect there; a reduction reads equal numbers there, and one more has changed nothing", "backends/cpu/mask_ends.py",
         f"tests/unit/test_cpu_mask_ends.py, {KERNELS}", unit="loop",
     ),
@@ -423,7 +423,7 @@ CPU = (
         "backends/cpu/row_prefetch.py", "tests/unit/test_cpu_rows.py", unit="reduction",
     ),
     _row(
-        "whole-tiles", "cpu", "reduces a tile, or packs it, without the masks that hold for all of its columns, or elements",
+        "whole-tiles", "cpu", "reduces a tile, or packs it, without masks that hold for all of its columns, or elements, and without `% n` below n",
         "a branch asks whether they do", "backends/cpu/whole_tiles.py, backends/cpu/pack_cache.py `unless_packed`", "tests/unit/test_cpu_whole_tiles.py, tests/unit/test_cpu_prepack.py", unit="tile",
     ),
     _row(

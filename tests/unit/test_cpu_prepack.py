@@ -92,6 +92,22 @@ def test_tiles_that_are_there_as_a_whole_are_packed_without_masks(monkeypatch: p
     assert loads[0][1] == loads[1][1]
 
 
+@pytest.mark.parametrize(("m", "n"), [(3, 9), (64, 1), (41, 40), (0, 0), (64, 64)])
+def test_rows_and_columns_that_are_not_stored_are_not_multiplied(
+    m: int, n: int, monkeypatch: pytest.MonkeyPatch
+):
+    found, texts = [], []
+    a, b = floats(m, 128), floats(128, n, seed=1)
+    for off in ("", "mask-ends"):
+        monkeypatch.setattr(knobs.compilation, "disable", off)
+        found.append(np.zeros((m, n), np.float32))
+        compiled = native(masked, (1, 1), a, b, found[-1], m, n, 128, **BLOCK)
+        texts.append(compiled.asm["llir"].count("@llvm.smin.i64"))
+    expected = a @ b
+    close(found[0], np.where(expected > 0, expected, expected / 2))
+    assert np.array_equal(*found) and texts[0] > texts[1]
+
+
 @tessera.jit
 def turned(a, b, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     """A and c are column-major: A is copied, c is no nest of rows; the sum starts at what c holds."""
@@ -350,6 +366,91 @@ def test_columns_modulo_an_extent_are_packed_once_for_all_programs_that_need_the
     for pid in range(2):
         columns = 8 * (1 - pid) + (8 * pid + np.arange(64)) % n
         close(c[pid], (a @ b)[:, columns])
+
+
+@pytest.mark.parametrize("n", [40, 64, 72, 73])
+def test_tiles_that_do_not_reach_the_divisor_are_packed_as_they_lie(
+    n: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Of the two programs both go around at 40, the second at 64, none at 72 and 73."""
+    a, b = floats(64, 128), floats(128, n + 8, seed=n)
+    loads = []
+    for off in ("", "whole-tiles"):
+        monkeypatch.setattr(knobs.compilation, "disable", off)
+        c = np.zeros((2, 64, 64), np.float32)
+        native(around, (2,), a, b, c, 128, n, **BLOCK)
+        for pid in range(2):
+            columns = 8 * (1 - pid) + (8 * pid + np.arange(64)) % n
+            close(c[pid], (a @ b)[:, columns])
+        kinds = dict.fromkeys("abc", "*fp32") | dict.fromkeys("KN", "i32")
+        source = ASTSource(around, kinds | dict.fromkeys(BLOCK, "constexpr"), BLOCK)
+        text = tessera.compile(source, target=GPUTarget("cpu", "avx2", 1)).asm["llir"]
+        loads.append(len(re.findall("= load <8 x float>", text)))
+    assert loads[0] > loads[1]
+
+
+@tessera.jit
+def shifted_around(a, b, c, K, N, start, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Dividends may be negative, so that remainders are, too."""
+    row, ks = tl.arange(0, BM), tl.arange(0, BK)
+    column = (start + tl.arange(0, BN)) % N
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        left = tl.load(a + row[:, None] * K + (k + ks)[None, :])
+        right = tl.load(b + 64 + (k + ks)[:, None] * 256 + column[None, :])
+        acc = tl.dot(left, right, acc)
+    tl.store(c + row[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@pytest.mark.parametrize(
+    ("start", "n"),
+    [(-3, 100), (-64, 100), (0, -100), (-70, 64), (0, 0), (36, 100), (37, 100)],
+)
+def test_remainders_of_any_sign(start: int, n: int):
+    a, b, c = floats(64, 64), floats(64, 256, seed=1), np.zeros((64, 64), np.float32)
+    columns = np.fmod(start + np.arange(64), n) if n else np.arange(64)
+    native(shifted_around, (1,), a, b, c, 64, n, start, **BLOCK)
+    close(c, (a @ b)[:, 64 + columns])
+
+
+@tessera.jit
+def hidden(
+    a, b, c, K, N, shown, other, HOW: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """All programs need the same tile of B. Each hides another part, or has another number there."""
+    pid, row, column = tl.program_id(0), tl.arange(0, BM), tl.arange(0, BN)
+    ks, turn = tl.arange(0, BK), pid % 3
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        left = tl.load(a + row[:, None] * K + (k + ks)[None, :])
+        if HOW == "columns":
+            mask = (column < N - 9 * turn)[None, :]
+        elif HOW == "number":
+            mask = (column < 40)[None, :]
+        elif HOW == "every third":
+            mask = (column % 3 == turn)[None, :]
+        else:
+            mask = (tl.load(shown + turn * BN + column) > 0)[None, :]
+        value = other * turn if HOW == "number" else 0.0
+        right = tl.load(b + (k + ks)[:, None] * BN + column[None, :], mask=mask, other=value)
+        acc = tl.dot(left, right, acc)
+    tl.store(c + pid * BM * BN + row[:, None] * BN + column[None, :], acc)
+
+
+@pytest.mark.parametrize("how", ["columns", "every third", "loaded", "number"])
+def test_programs_that_hide_different_parts_share_no_panels(how: str):
+    a, b = floats(64, 128), floats(128, 64, seed=1)
+    c, shown = np.zeros((7, 64, 64), np.float32), np.zeros((3, 64), np.int32)
+    columns, turns = np.arange(64), np.arange(3)[:, None]
+    shown[:] = columns % 3 == turns
+    if how in ("columns", "number"):
+        shown[:] = columns < (40 if how == "number" else 70 - 9 * turns)
+    compiled = native(hidden, (7,), a, b, c, 128, 70, shown, 2.0, HOW=how, **BLOCK)
+    assert ("B shared" in compiled.asm["llir"].splitlines()[0]) == (how != "loaded")
+    for pid in range(7):
+        other = np.float32(2 * (pid % 3) if how == "number" else 0)
+        close(c[pid], a @ np.where(shown[pid % 3] != 0, b, other))
 
 
 emulated = pytest.mark.skipif(

@@ -270,6 +270,8 @@ def _divide(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
     if a.type is float32 and a.lanes >= 8 and b.lanes == 1 and isinstance(op, arith.DivOp):
         x = lo.lanes(a.lanes)
         return Val(float32, a.lanes, vector.divide_by_one(x, lo.text(a, a.lanes), lo.text(b, 1)))
+    if op.results[0] in lo.dividends:
+        return a
     if not is_index(a.type) or b.lanes > a.lanes:
         return None
     if b.const == 1:

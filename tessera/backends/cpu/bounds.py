@@ -6,7 +6,7 @@ below the bound, where the mask is known to be true, and the rest under the mask
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tessera.backends.cpu.llvm_text import scalar_type
@@ -18,6 +18,9 @@ from tessera.ops import arith, tile
 
 MOST = 1 << 40  # elements, more than any tile has
 LARGEST = 1 << 20  # elements of the largest tile
+Corner = tuple[int, ...]  # of a tile: an index along each dimension
+Bit = Callable[[Point], str]
+Growth = Callable[[int], tuple[int, int] | None]
 _MASKS = (arith.AndOp, tile.ExpandDimsOp, tile.BroadcastOp)  # what a mask is made of
 
 
@@ -123,23 +126,45 @@ def all_inside(lo: Lowering, mask: Value | None) -> str:
         return "true"
     shape = shape_of(mask.type)
     parts = list(comparisons(lo, mask, range(len(shape))))
-    found = [_corners(p, shape) for p in parts if p is not None]
+    found = [_corners(shape, p.growth) for p in parts if p is not None]
     if None in parts or not all(found):
         return "false"
-    inside = "true"
-    for corner in dict.fromkeys(c for pair in found for c in pair):
+    corners = [c for pair in found for c in pair]
+    return _hold(lo, shape, corners, lambda at: lo.text(lo.value(mask, at), 1))
+
+
+def undivided(lo: Lowering, op: arith.RemOp) -> str:
+    """Return an i1: whether all of a tile of remainders are what is divided, and not negative, as in `columns % n` up
+    to column n; "false" if two corners do not tell it."""
+    shape, t = shape_of(op.lhs.type), scalar_type(elem_of(op.lhs.type))
+
+    def same(at: Point) -> str:
+        x, rest = (lo.text(lo.value(v, at), 1) for v in (op.lhs, op.result))
+        above = lo.em.op(f"icmp sge {t} {x}, 0")
+        return lo.em.op(f"and i1 {above}, {lo.em.op(f'icmp eq {t} {x}, {rest}')}")
+
+    def growth(d: int) -> tuple[int, int] | None:
+        a, b = slope(op.lhs, d), slope(op.rhs, d)
+        return None if a is None or b != 0 or not _is_int(op.lhs) else (a, b)
+
+    return _hold(lo, shape, corners, same) if (corners := _corners(shape, growth)) else "false"
+
+
+def _hold(lo: Lowering, shape: Sequence[int], corners: Iterable[Corner], bit: Bit) -> str:
+    """Return an i1: whether all of the i1s `bit` of some elements are true."""
+    holds = "true"
+    for corner in dict.fromkeys(corners):
         lo.memo = {}
         at = tuple(Coord(i, (), None, s) for i, s in zip(corner, shape, strict=True))
-        bit = lo.text(lo.value(mask, Point(at, 1)), 1)
-        inside = bit if inside == "true" else lo.em.op(f"and i1 {inside}, {bit}")
+        holds = lo.both(holds, bit(Point(at, 1)))
     lo.memo = {}
-    return inside
+    return holds
 
 
-def _corners(p: Prefix, shape: Sequence[int]) -> list[tuple[int, ...]]:
+def _corners(shape: Sequence[int], growth: Growth) -> list[Corner]:
     """Return the indices at which a comparison holds only if it does everywhere, and those of the opposite corner; none
-    if they are not known."""
-    growths = [g for d in range(len(shape)) if (g := p.growth(d)) is not None]
+    if they are not known. `growth` of a dimension: how much either side grows along it."""
+    growths = [g for d in range(len(shape)) if (g := growth(d)) is not None]
     if len(growths) < len(shape):
         return []
     worst = tuple(0 if a < b else s - 1 for (a, b), s in zip(growths, shape, strict=True))
@@ -228,7 +253,7 @@ def _all_or_none(lo: Lowering, prefix: Prefix, at: Point, size: int) -> str:
     if bits < 63 and any(slope(high, d) for d in range(len(shape_of(high.type)))):
         last = (1 << bits) - LARGEST  # it must not wrap further on
         fits = em.op(f"icmp slt i64 {_wide(lo, high, at)}, {last}")
-        holds = em.op(f"and i1 {holds}, {fits}")
+        holds = lo.both(holds, fits)
     return em.op(f"select i1 {holds}, i64 {size or MOST}, i64 0")
 
 

@@ -7,10 +7,11 @@ sums of as many columns as a vector has lanes are folded into one vector. Where 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 
-from tessera.backends.cpu.bounds import all_inside
+from tessera.analysis.provenance import reached
+from tessera.backends.cpu.bounds import all_inside, undivided
 from tessera.backends.cpu.dot_plan import DotPlan
 from tessera.backends.cpu.fusion import prepare
 from tessera.backends.cpu.gemm import multiply_add
@@ -21,10 +22,10 @@ from tessera.backends.cpu.operands import Columns, Computed, Left
 from tessera.backends.cpu.panels import materialise_reshapes
 from tessera.backends.cpu.transpose import fold_vectors, gathers
 from tessera.backends.cpu.values import Coord
-from tessera.ir import Value
+from tessera.ir import TileType, Value
 from tessera.ir.applications import apply
 from tessera.ops import DotOp, LoadOp
-from tessera.ops.arith import CastOp
+from tessera.ops.arith import CastOp, RemOp
 from tessera.ops.tile import TransOp
 
 COLUMN_ROWS = 4  # up to which folding takes no longer than transposing B: docs/performance/cpu.md
@@ -55,13 +56,33 @@ def whole(lo: Lowering, v: Value) -> str:
     )
 
 
-@contextmanager
-def unmasked(lo: Lowering, v: Value) -> Generator[None]:
-    """While this lasts, the mask of the load in `v` is true everywhere."""
+def remainders(lo: Lowering, v: Value) -> dict[Value, str]:
+    """Return the remainders by which the addresses of the load in `v` are found, as in `columns % n`, and an i1 for
+    each: whether all elements are what is divided."""
     load = source(lo, v).op
-    masks = [load.mask] if isinstance(load, LoadOp) and load.mask is not None else []
-    with lo.bound(dict.fromkeys(masks, TRUE)):
+    known = [load.ptr] if isinstance(load, LoadOp) and lo.lazy(load.result) else []
+    tiles = reached(known, tile_sources)
+    bits = {x: undivided(lo, x.op) for x in tiles if isinstance(x.op, RemOp)}
+    return {x: bit for x, bit in bits.items() if bit != "false"}
+
+
+def tile_sources(v: Value) -> Sequence[Value]:
+    """Return what a tile is computed from, element by element; nothing for a number."""
+    op = v.op if isinstance(v.type, TileType) else None
+    return () if op is None or op.regions else op.operands
+
+
+@contextmanager
+def unmasked(
+    lo: Lowering, v: Value, masks: bool = True, rests: Iterable[Value] = ()
+) -> Generator[None]:
+    """While this lasts, the mask of the load in `v` is true everywhere, if `masks`, and `rests` are what is divided."""
+    load, saved = source(lo, v).op, lo.dividends
+    found = [load.mask] if masks and isinstance(load, LoadOp) and load.mask is not None else []
+    lo.dividends = frozenset(rests)
+    with lo.bound(dict.fromkeys(found, TRUE)):
         yield
+    lo.dividends, lo.memo = saved, {}
 
 
 def source(lo: Lowering, v: Value) -> Value:

@@ -129,9 +129,11 @@ def run(
     plan = repeated(lo, plan, values := list(values))
     masks = masks_of(lo, values, plan, mask)
     ends = [p for p in masks if mask is not None and p in prefix_masks(lo, mask, plan.group[0])]
-    if lo.memo_buffers or not ends or not apply("mask-ends", ends[0].compare):
-        ends = []
-    each(lo, plan, body, masks, stream=stream, head=head, strips=strips, ends=ends)
+    tops = prefix_masks(lo, mask, 0) if mask is not None and strips is not None else []
+    known = [*ends, *tops]
+    if lo.memo_buffers or not known or not apply("mask-ends", known[0].compare):
+        ends, tops = [], []
+    each(lo, plan, body, masks, stream=stream, head=head, strips=strips, ends=ends, row_ends=tops)
     if last:
         finish_memo_buffers(lo)
 

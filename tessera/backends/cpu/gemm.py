@@ -58,11 +58,11 @@ def gemm(lo: Lowering, p: Gemm) -> None:
                     _multiply(_VectorBlock(lo, p, rows, vectors, lanes, row, column))
 
 
-def gemm_rows(lo: Lowering, p: Gemm, row: Coord, rows: int) -> None:
-    """Multiply one block of rows."""
+def gemm_rows(lo: Lowering, p: Gemm, row: Coord, rows: int, end: str = "") -> None:
+    """Multiply one block of rows, up to column `end` (an i64), if there is one."""
     kind = _TileBlock if p.plan.path.tiles else _VectorBlock
     for lanes, vectors, first, count in p.plan.panels:
-        for column in places(lo, lanes * vectors, first, count):
+        for column in places(lo, lanes * vectors, first, count, end):
             _multiply(kind(lo, p, rows, vectors, lanes, row, column))
 
 

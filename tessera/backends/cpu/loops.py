@@ -68,11 +68,11 @@ class Stream:
 @dataclass(frozen=True, slots=True)
 class Strips:
     """Rows of a matrix that are computed in blocks while a nest loops over them. `blocks`: (rows of a block, first row,
-    number of blocks). `make(row, rows)` computes a block, which is there until it ends, `finish` all rows at once.
-    `accumulators`: the values computed this way."""
+    number of blocks). `make(row, rows, end)` computes a block, which is there until it ends, up to column `end`, an
+    i64, at least, `finish` all rows at once. `accumulators`: the values computed this way."""
 
     blocks: tuple[tuple[int, int, int], ...]
-    make: Callable[[Coord, int], AbstractContextManager[None]]
+    make: Callable[[Coord, int, str], AbstractContextManager[None]]
     finish: Callable[[], None]
     accumulators: tuple[Value, ...]
 
@@ -80,8 +80,8 @@ class Strips:
         """Return the strips of two matrices whose rows are divided in the same way."""
 
         @contextmanager
-        def make(row: Coord, rows: int) -> Generator[None]:
-            with self.make(row, rows), other.make(row, rows):
+        def make(row: Coord, rows: int, end: str) -> Generator[None]:
+            with self.make(row, rows, end), other.make(row, rows, end):
                 yield
 
         def finish() -> None:
@@ -121,9 +121,15 @@ def _divisor(size: int, most: int) -> int:
     return min(size & -size, most)
 
 
-def places(lo: Lowering, size: int, first: int, count: int) -> Iterator[Coord]:
-    """Emit a loop over `count` blocks of `size` from `first` on; yield the coordinate at which a block begins."""
-    with lo.em.loop(0, count, 1) as i:
+def places(lo: Lowering, size: int, first: int, count: int, end: str = "") -> Iterator[Coord]:
+    """Emit a loop over `count` blocks of `size` from `first` on, or over those of them that begin before `end` (an
+    i64); yield the coordinate at which a block begins."""
+    em, loop = lo.em, lo.em.loop(0, count, 1)
+    if end and not end.isdigit():  # a number is the extent
+        room = em.op(f"sdiv i64 {em.op(f'add nsw i64 {end}, {size - 1 - first}')}, {size}")
+        some = em.call("i64", "llvm.smin.i64", f"i64 {room}", f"i64 {count}")
+        loop = em.counted("0", some, "1", always=True)
+    with loop as i:
         yield lo.index(i, 1, count).times(size).plus(Coord(first, (), None, first + 1))
 
 
@@ -148,11 +154,13 @@ def each(
     head: str = "",
     strips: Strips | None = None,
     ends: Iterable[Prefix] = (),
+    row_ends: Iterable[Prefix] = (),
 ) -> None:
     """Emit the nest; `body` gets the point of each vector. `masks`: candidates for splitting the vector loop.
 
     `stream`: when stores of whole vectors bypass the caches. `head`: an i64, how many elements come before the first
-    whole vector (less than a vector has). `ends`: where one of these does not hold, nothing is to be done."""
+    whole vector (less than a vector has). `ends`: where one of these does not hold, nothing is to be done; `row_ends`:
+    the same along the rows of strips."""
     rank = len(plan.shape)
     coords: list[Coord] = [Coord()] * rank
     unrolled = unroll and plan.vectors <= plan.most
@@ -175,9 +183,13 @@ def each(
 
     lo.memo = {}
     if strips is not None and plan.outer == (0,) and not unrolled:
+        bottom, right = (
+            first_end(lo, d, plan.shape[d], coords, (p for p in e if not p.others(d)), stays=True)
+            for d, e in enumerate((row_ends, last))
+        )
         for rows, first, count in strips.blocks:
-            for top in places(lo, rows, first, count):
-                with strips.make(top, rows), lo.em.loop(0, rows, 1) as i:
+            for top in places(lo, rows, first, count, bottom):
+                with strips.make(top, rows, right), lo.em.loop(0, rows, 1) as i:
                     coords[0] = top.plus(lo.index(i, 1, rows))
                     _vector_loop(lo, plan, coords, body, splits, unrolled, stream, head, last)
     else:

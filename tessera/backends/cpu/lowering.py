@@ -153,6 +153,7 @@ class Lowering(Coordinates):
         # Tables of index tiles, read for single elements: vectors keep the affine form.
         self.uniform: dict[Value, Buffer] = {}
         self.assumed: set[Value] = set()  # masks known to be true at `here`
+        self.dividends: frozenset[Value] = frozenset()  # remainders that are what is divided
         self.inside: Val | None = None  # lanes of the tile, in vectors that go beyond its part
         self.here: Point | None = None  # the point of the loop body being emitted
         self.pending: dict[Value, None] = {}  # loads not yet executed, in program order

@@ -4,8 +4,8 @@ Successive programs mostly need the same tile of B (those of one column of outpu
 or the same A (weights of a convolution). So packed operands, panels of B and copied rows of A, are in slots, and each
 slot has tags: the numbers from which the addresses were computed that it was packed from, the first address in front.
 A program with the same tags uses the slot without packing it again. That is sound if nothing else determines these
-addresses, no mask is false anywhere, and nothing in the launch writes to the array: other arguments must not overlap
-it, which the launch checks.
+addresses and what masks hide, and nothing in the launch writes to the array: other arguments must not overlap it, which
+the launch checks.
 
 A dot that is multiplied in program order has one slot for each step of the innermost loop around it. The operands of a
 loop that is packed as a whole (prepack_k.py) have a slot for each step, and those of a program are consecutive. The
@@ -17,18 +17,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import reduce
 
 from tessera import ops
+from tessera.analysis.provenance import reached
+from tessera.backends.cpu.atomics import to_bits
 from tessera.backends.cpu.dot_plan import DotPlan
-from tessera.backends.cpu.few_rows import source, unmasked, whole
+from tessera.backends.cpu.few_rows import remainders, source, tile_sources, unmasked, whole
 from tessera.backends.cpu.fusion import fill, finish_memo_buffers, prepare
 from tessera.backends.cpu.lowering import Buffer, Lowering
 from tessera.backends.cpu.operands import Panels
 from tessera.backends.cpu.panels import fill_bias, fill_panels, materialise_reshapes
+from tessera.backends.cpu.row_prefetch import address
 from tessera.backends.cpu.transpose import Convert
-from tessera.backends.cpu.values import Coord, Point
+from tessera.backends.cpu.values import Coord
 from tessera.backends.elements.casts import cast
-from tessera.dtypes import dtype, int32, int64
+from tessera.dtypes import UNSIGNED_INTS, dtype, int32, int64
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 
@@ -49,22 +53,21 @@ def unless_packed(
     fill_: Callable[[], None],
     often: bool = True,
 ) -> None:
-    """Emit code that fills a slot unless the tags at `keys` say that it holds `v` already. A first tag of 0 says that
-    a mask was false: no other program uses such a slot. `often`: masks mostly hold where a slot is filled."""
-    em = lo.em
-    known = inside = whole(lo, v)
+    """Emit code that fills a slot unless the tags at `keys` say that it holds `v` already. `often`: masks mostly hold
+    where a slot is filled."""
+    em, known, rests = lo.em, "true", remainders(lo, v)
     places = [em.op(f"getelementptr i64, ptr {keys}, i64 {i}") for i in range(len(tags))]
     for place, tag in zip(places, tags, strict=True):
         same = em.op(f"icmp eq i64 {em.here(f'load i64, ptr {place}, align 8')}, {tag}")
-        known = em.op(f"and i1 {known}, {same}")
-    twice = often and inside not in ("true", "false") and apply("whole-tiles", v.op)
+        known = lo.both(known, same)
+    plain = reduce(lo.both, rests.values(), whole(lo, v) if often else "true")
+    twice = plain not in ("true", "false") and apply("whole-tiles", v.op)
     with em.branch(known, negate=True):
-        for unmasked_ in em.versions(inside) if twice else (False,):
-            with unmasked(lo, v) if unmasked_ else nullcontext():
+        for plainly in em.versions(plain) if twice else (False,):
+            with unmasked(lo, v, often, rests) if plainly else nullcontext():
                 fill_()
-        for i, (place, tag) in enumerate(zip(places, tags, strict=True)):
-            stored_tag = tag if i else em.op(f"select i1 {inside}, i64 {tag}, i64 0")
-            em.stmt(f"store i64 {stored_tag}, ptr {place}, align 8")
+        for place, tag in zip(places, tags, strict=True):
+            em.stmt(f"store i64 {tag}, ptr {place}, align 8")
 
 
 # --- a dot in program order -----------------------------------------------------------------------------------------
@@ -136,6 +139,9 @@ def _slot(lo: Lowering, op: ops.DotOp, size: int, tags: int) -> tuple[str, str]:
 
 def _wide(lo: Lowering, v: Value) -> str:
     t, text = elem_of(v.type), lo.scalar_text(v)
+    if isinstance(t, dtype) and t.is_floating():
+        bits = next(d for d in UNSIGNED_INTS if d.bits == t.bits)
+        return cast(lo.lanes(1), to_bits(lo, t, text), bits, int64)
     if isinstance(t, dtype):
         return cast(lo.lanes(1), text, t, int64)
     return lo.em.op(f"ptrtoint ptr {text} to i64")
@@ -152,10 +158,10 @@ def loop_around(op: Op) -> ops.ForOp | None:
 # --- the operands of all steps of a loop ------------------------------------------------------------------------
 @dataclass(slots=True)
 class Trip:
-    """The iteration that packs: `number` of this step, of `count` steps, and an i1, whether it is the first of them."""
+    """The iteration that packs: `number` of this step, of `most` steps at most, and an i1, whether it is the first."""
 
     number: str
-    count: str
+    most: str
     first: str
 
 
@@ -202,7 +208,8 @@ def cache_operand(
 
 def slots_of_b(lo: Lowering, b: Value, slots: int, size: int) -> int:
     """Return the slots of `size` bytes for B of `slots` steps that are packed together."""
-    return KEPT * slots if size >= LARGE_STEP and constant_load(lo, b) is not None else slots
+    many = size >= LARGE_STEP and constant_load(lo, b) is not None
+    return max(slots, KEPT * RING_BYTES // size) if many else slots
 
 
 def _key(lo: Lowering, ring: Ring, slot: str, count: int) -> str:
@@ -215,14 +222,14 @@ def _choose(lo: Lowering, ring: Ring, trip: Trip, tags: list[str]) -> None:
     round-robin."""
     em = lo.em
     round_robin = em.op(f"getelementptr i64, ptr {ring.keys}, i64 {ring.slots * len(tags)}")
-    places = em.op(f"udiv i64 {ring.slots}, {trip.count}")
+    places = em.op(f"udiv i64 {ring.slots}, {trip.most}")
     mine = em.here(f"load i64, ptr {round_robin}")
-    own = em.op(f"mul i64 {em.op(f'urem i64 {mine}, {places}')}, {trip.count}")
+    own = em.op(f"mul i64 {em.op(f'urem i64 {mine}, {places}')}, {trip.most}")
     em.stmt(f"store i64 {own}, ptr {ring.first}")
     found = em.alloca("i64")
     em.stmt(f"store i64 0, ptr {found}")
     with em.counted("0", places, "1", always=False, guarded=False) as i:
-        slot = em.op(f"mul i64 {i}, {trip.count}")
+        slot = em.op(f"mul i64 {i}, {trip.most}")
         key = em.here(f"load i64, ptr {_key(lo, ring, slot, len(tags))}, align 8")
         with em.branch(em.op(f"icmp eq i64 {key}, {tags[0]}")):
             em.stmt(f"store i64 {slot}, ptr {ring.first}")
@@ -260,12 +267,19 @@ def clear_once(lo: Lowering, ptr: str, size: int) -> None:
 
 
 def tags_of(lo: Lowering, v: Value) -> list[str] | None:
-    """Return the i64s that determine the addresses of all elements; None if there are none, or elements may change."""
-    load = constant_load(lo, v)
-    if load is None or not apply("shared-panels", load):
+    """Return the i64s that determine the addresses of all elements, what the mask hides, and what is there instead;
+    where it hides nothing, zeros in place of the latter two. None if there are no such numbers, or memory changes."""
+    load, em = constant_load(lo, v), lo.em
+    found = [_scalars(x) for x in (load.mask, load.other) if x is not None] if load else []
+    if load is None or None in found or not apply("shared-panels", load):
         return None
-    scalars = _scalars(load.ptr) or []
-    return list(dict.fromkeys([_first_address(lo, load.ptr), *(_wide(lo, x) for x in scalars)]))
+    inside, tags = whole(lo, v), [_wide(lo, x) for x in _scalars(load.ptr) or []]
+    hidden = dict.fromkeys(_wide(lo, x) for xs in found for x in xs or ())
+    if load.mask is not None:
+        tags.append(em.op(f"zext i1 {inside} to i64"))
+        tags += [em.op(f"select i1 {inside}, i64 0, i64 {x}") for x in hidden]
+    first = address(lo, load.ptr, [Coord()] * len(shape_of(load.ptr.type)))
+    return list(dict.fromkeys([first, *tags]))
 
 
 def constant_load(lo: Lowering, v: Value) -> ops.LoadOp | None:
@@ -290,28 +304,12 @@ def prepare_operand(lo: Lowering, v: Value, op: ops.DotOp) -> None:
 
 
 def _scalars(v: Value) -> list[Value] | None:
-    """Return the numbers and pointers that alone determine a tile of addresses; None if memory does, or floats."""
-    found, waiting, seen = list[Value](), [v], {v}
-    while waiting:
-        x = waiting.pop()
-        if not isinstance(x.type, TileType):
-            found.append(x)
-        elif x.op is None or x.op.regions or x.op.effects:
-            return None
-        else:
-            waiting += [y for y in x.op.operands if y not in seen]
-            seen.update(x.op.operands)
-    floats = any(isinstance(t := x.type, dtype) and t.is_floating() for x in found)
-    return None if floats or len(found) > MOST_TAGS else found
-
-
-def _first_address(lo: Lowering, ptr: Value) -> str:
-    """Return the address, an i64, of the first element of a tile."""
-    lo.memo = {}
-    first = Point(tuple(Coord(0, (), None, s) for s in shape_of(ptr.type)), 1)
-    text = lo.text(lo.value(ptr, first), 1)
-    lo.memo = {}
-    return lo.em.op(f"ptrtoint ptr {text} to i64")
+    """Return the numbers and pointers that alone determine a tile of addresses; None if memory does."""
+    tiles = [x for x in reached([v], tile_sources) if isinstance(x.type, TileType)]
+    if any(x.op is None or x.op.regions or x.op.effects for x in tiles):
+        return None
+    found = [x for x in reached([v], tile_sources) if not isinstance(x.type, TileType)]
+    return None if len(found) > MOST_TAGS else found
 
 
 def constant_memory(lo: Lowering, ptr: Value) -> bool:

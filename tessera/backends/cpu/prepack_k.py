@@ -75,7 +75,8 @@ def _prepacked(lo: Lowering, op: ForOp, dots: list[DotOp]) -> None:
     start = Start.of(lo, op, counter)
     pairs = [_PrepackedDot.of(lo, start, dot, accumulators) for dot in dots]
     results = [s for x in pairs if isinstance(s := slots[x.place], Buffer)]
-    span = counter.span(lo, min(x.slots for x in pairs))
+    steps = _steps_together(lo, counter, min(x.steps for x in pairs))
+    span = counter.span(lo, steps)
     near = op.lb.type.bits < 64
     with em.counted(counter.low, counter.high, span, always=False, near=near) as low:
         if iterations_between_looks(op):
@@ -88,7 +89,7 @@ def _prepacked(lo: Lowering, op: ForOp, dots: list[DotOp]) -> None:
         with em.counted(low, end, step, always=True, guarded=False, near=counter.near) as k:
             counter.write_index(lo, op, k)
             number = em.op(f"sdiv i64 {em.op(f'sub i64 {k}, {low}')}, {step}")
-            trip = Trip(number, count, em.op(f"icmp eq i64 {k}, {low}"))
+            trip = Trip(number, steps, em.op(f"icmp eq i64 {k}, {low}"))
             lo.packs = {x.op: lambda x=x: x.pack(lo, trip) for x in pairs}
             control.body(lo, op.body, op.carried, slots)
             lo.packs = {}
@@ -107,6 +108,15 @@ def _prepacked(lo: Lowering, op: ForOp, dots: list[DotOp]) -> None:
     for x, c in zip(pairs, results, strict=True):
         if x.store is not None:
             _attach(lo, x.store, x.strips(lo, c))
+
+
+def _steps_together(lo: Lowering, counter: control.Counter, most: int) -> str:
+    """Return how many steps of a loop are packed together: at most `most`, in parts of nearly equal length."""
+    em = lo.em
+    last = em.op(f"sub i64 {em.op(f'sub i64 {counter.high}, {counter.low}')}, 1")
+    number = em.op(f"udiv i64 {last}, {counter.step}")  # of the last step
+    parts = em.op(f"add i64 {em.op(f'udiv i64 {number}, {most}')}, 1")
+    return "1" if most == 1 else em.op(f"add i64 {em.op(f'udiv i64 {number}, {parts}')}, 1")
 
 
 def _attach(lo: Lowering, store: StoreOp, strips: Strips) -> None:
@@ -159,7 +169,8 @@ class _PrepackedDot:
 
     op: DotOp
     plan: DotPlan
-    slots: int
+    slots: int  # of a ring
+    steps: int  # that are packed together at most
     place: int  # among the carried values
     zero_start: bool  # the accumulator starts at zero
     store: StoreOp | None  # the store that multiplies the last steps
@@ -178,6 +189,7 @@ class _PrepackedDot:
         em, plan, place = lo.em, plan_dot(lo.facts, op, "prepack-k"), op.acc.index - 1
         size = plan.t.storage_bytes * plan.k * max(plan.m, plan.n)
         slots, zero_start = max(1, min(MOST_SLOTS, RING_BYTES // size)), place in accumulators
+        steps = max(1, min(slots, lo.facts.near_bytes // size))
         count, zero, split = em.alloca("i64"), em.alloca("i1", align=1), em.alloca("i64")
         em.stmt(f"store i64 0, ptr {count}")
         em.stmt(f"store i64 0, ptr {split}")
@@ -186,7 +198,9 @@ class _PrepackedDot:
         if store is not None and not apply("store-fusion", op):
             store = None
         lo.state.plans.append(plan)
-        return _PrepackedDot(op, plan, slots, place, zero_start, store, count, zero, split, start)
+        return _PrepackedDot(
+            op, plan, slots, steps, place, zero_start, store, count, zero, split, start
+        )
 
     def pack(self, lo: Lowering, trip: Trip) -> None:
         """Pack both operands of this step, unless they are packed already."""
@@ -313,12 +327,12 @@ class _PrepackedDot:
             for row in places(lo, rows, first, count):
                 self.multiply_rows(lo, p, row, rows)
 
-    def multiply_rows(self, lo: Lowering, p: Gemm, row: Coord, rows: int) -> None:
+    def multiply_rows(self, lo: Lowering, p: Gemm, row: Coord, rows: int, end: str = "") -> None:
         if self.copy is not None:
             (_, b, k_groups), *rest = p.terms
             a = self._rows(self._converted(lo, self.copy, p, row, rows))
             p = replace(p, terms=[(a, b, k_groups), *rest])
-        gemm_rows(lo, p, row, rows)
+        gemm_rows(lo, p, row, rows, end)
 
     def _converted(self, lo: Lowering, copy: Buffer, p: Gemm, row: Coord, rows: int) -> str:
         """Copy a block of rows of A in the type of the dot; return the address that row 0 would have."""
@@ -348,12 +362,12 @@ class _PrepackedDot:
         strip = lo.allocate(c.elem, (max(rows for rows, *_ in blocks), n))
 
         @contextmanager
-        def make(row: Coord, rows: int) -> Generator[None]:
+        def make(row: Coord, rows: int, end: str) -> Generator[None]:
             back = em.op(f"sub i64 0, {lo.coord_text(row.times(n))}")
             near = em.op(f"getelementptr {scalar_type(c.elem)}, ptr {strip.ptr}, i64 {back}")
             c.ptr = em.op(f"select i1 {zero}, ptr {near}, ptr {whole.c}")
             c.version = lo.new_version()
-            self.multiply_rows(lo, replace(whole, c=c.ptr), row, rows)
+            self.multiply_rows(lo, replace(whole, c=c.ptr), row, rows, end)
             yield
             c.ptr, c.version = whole.c, lo.new_version()  # the memory that later tiles may reuse
 

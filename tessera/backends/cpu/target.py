@@ -26,8 +26,8 @@ class CpuFacts:
     than a register if it proves that half false: `and <8 x i1> %all, <1, 1, 1, 1, 0, 0, 0, 0>` loads eight doubles,
     or all halves if we split it ourselves. `masked_stores`: a store under a mask takes no longer than one without; on
     AMD's processors AVX2's takes 19 cycles, and SSE2 and NEON have none. `masked_lanes`: some lanes of a vector of
-    addresses are read or written by an instruction; LLVM makes a branch for each lane elsewhere.
-    """
+    addresses are read or written by an instruction; LLVM makes a branch for each lane elsewhere. `near_bytes`: of
+    packed operands that are multiplied together, as an L2 cache holds."""
 
     name: str
     vector_bits: int
@@ -45,6 +45,7 @@ class CpuFacts:
     loses_masks: bool = False
     masked_stores: bool = False
     masked_lanes: bool = False
+    near_bytes: int = 2 << 20
 
     def __post_init__(self) -> None:
         assert self.vector_bits in (128, 256, 512) and self.dot_rows * self.dot_vectors <= 28
@@ -67,7 +68,7 @@ class CpuFacts:
 
 BASELINE = CpuFacts("baseline", 128, 3, 3, False)
 AVX2 = CpuFacts(
-    "avx2", 256, 4, 3, True, loses_masks=True, words_dot=True, function_bits=512
+    "avx2", 256, 4, 3, True, loses_masks=True, words_dot=True, function_bits=512, near_bytes=512 << 10
 )  # fmt: skip
 AVX512 = CpuFacts(
     "avx512", 512, 6, 4, True, edges=True, masked_stores=True, masked_lanes=True, words_dot=True

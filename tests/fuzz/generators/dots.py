@@ -307,6 +307,9 @@ class Dots:
         if f["mask"] == "wrap":
             w.line("place", f"rm_ = rm % {self.ax['m'].total}")
             self.ax["m"].index = "rm_"
+            if not self.chain:
+                w.line("place", f"rn_ = rn % {self.ax['n'].total}")
+                self.ax["n"].index = "rn_"
         if not self.chain:
             w.line("index", f"kk = i * {f['k']} + ka")
             w.line("index", f"k2 = i * {f['k'] // 2} + ka2")
