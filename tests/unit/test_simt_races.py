@@ -91,3 +91,46 @@ def test_copies_see_what_was_stored(barriers: bool) -> None:
 def without_barriers(ir: str) -> str:
     lines = ir.splitlines()
     return "\n".join(x for x in lines if not re.search(r" asm .*bar\.(warp\.)?sync", x))
+
+
+@tessera.jit
+def boxes(p, q, out, BY_THREADS: tl.constexpr):
+    """Threads store what the TMA unit loads, or the TMA unit stores what threads load."""
+    i, j = tl.arange(0, 32)[:, None], tl.arange(0, 32)[None, :]
+    d = tl.make_tensor_descriptor(p, [32, 32], [32, 1], [32, 32])
+    x = tl.load(q + i * 32 + j)
+    if BY_THREADS:
+        tl.store(p + j * 32 + i, x)
+        y = d.load([0, 0])
+    else:
+        d.store([0, 0], x)
+        y = tl.load(p + j * 32 + i)
+    tl.store(out + i * 32 + j, y)
+
+
+@pytest.mark.filterwarnings("ignore:.*uninitialised reads:RuntimeWarning")
+@pytest.mark.parametrize("by_threads", [True, False])
+def test_the_tma_unit_takes_part(by_threads: bool) -> None:
+    """With all barriers the kernel runs; without one of them a race is found."""
+    names = {"p": "*fp32", "q": "*fp32", "out": "*fp32"}
+    facts = {(i,): [["tt.divisibility", 16]] for i in range(3)}
+    source = ASTSource(boxes, names, {"BY_THREADS": by_threads}, facts)
+    compiled = tessera.compile(source, target=GPUTarget("simt", 90, 32))
+    metadata = compiled.metadata
+    more = metadata.shared, (1, 1, 1), metadata.tensor_maps
+    q = np.arange(1024, dtype=np.float32).reshape(32, 32)
+    lines = compiled.asm["llir"].splitlines()
+    barriers = [n for n, x in enumerate(lines) if re.search(r" asm .*bar\.(warp\.)?sync", x)]
+    messages: list[str] = []
+    for left_out in (None, *barriers):
+        ir = "\n".join(x for n, x in enumerate(lines) if n != left_out)
+        args = [np.zeros_like(q), q, np.zeros_like(q)]
+        try:
+            run_kernel(ir, compiled.name, args, 128, *more, latency="random", seed=0)
+        except SimulatedHazard as error:
+            messages.append(str(error))
+        if left_out is None:
+            assert not messages
+            np.testing.assert_array_equal(args[2], q.T)
+    how = "read by warp .* and was stored" if by_threads else "stored by warp .* and was read"
+    assert any(re.search(f"global memory is {how}", x) for x in messages), messages

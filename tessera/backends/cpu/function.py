@@ -206,9 +206,7 @@ def _argument(lo: Lowering, arg: Value, index: int, attrs: dict[str, Any]) -> Va
     """Return a kernel argument, loaded from its slot."""
     t = arg.type
     if not isinstance(t, (dtype, pointer_type)):
-        raise CompilationError(
-            f"an argument of type {t.short} is not supported by the CPU back end"
-        )
+        raise CompilationError(f"an argument of type {t.short} is not supported by the CPU back end")  # fmt: skip
     where = lo.em.op(f"getelementptr i8, ptr %args, i64 {8 * index}")
     text = lo.em.op(f"load {memory_type(t)}, ptr {where}, align 8, !invariant.load !0")
     x = make(t, 1, unpack(lo.lanes(1), t, text))

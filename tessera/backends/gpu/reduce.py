@@ -96,9 +96,7 @@ def _in_layout(op: tile.ReduceOp, result: Value, held: LinearLayout, row: Row) -
         return row
     sources = renaming(held, wanted)
     if sources is None:
-        raise InternalError(
-            f"reduce leaves {held}, which holds not what {wanted} wants", loc=op.loc
-        )
+        raise InternalError(f"reduce leaves {held}, which holds not what {wanted} wants", loc=op.loc)  # fmt: skip
     return [row[i] for i in sources]
 
 

@@ -89,9 +89,8 @@ class Mbarriers:
 
     def state(self, address: int) -> list[int]:
         if address not in self.states:
-            raise SimulatedHazard(
-                f"no mbarrier has been made at {address - SHARED:#x} of shared memory"
-            )
+            where = f"{address - SHARED:#x} of shared memory"
+            raise SimulatedHazard(f"no mbarrier has been made at {where}")
         return self.states[address]
 
     def arrive(self, bar: Lanes, mask: Lanes, expect: int = 0) -> None:
@@ -104,6 +103,12 @@ class Mbarriers:
                 raise SimulatedHazard(f"too many arrivals at the mbarrier at {address - SHARED:#x}")
             self.m.knowledge.hand_over(int(t) // 32, self.handed[address][0])
             self.end_phase(address)
+
+    def start(self, addresses: list[int], warp: int) -> None:
+        """Note a copy to arrive in bytes, by whose end the warp's accesses up to here have happened."""
+        for address in addresses:
+            self.state(address)
+            self.m.knowledge.hand_over(warp, self.handed[address][0])
 
     def bytes(self, address: int, count: int) -> None:
         self.state(address)[1] -= count

@@ -54,9 +54,8 @@ class TensorMap:
     def chunks(self, shared: int) -> np.ndarray:
         """Return the addresses in shared memory of the box's 16-byte pieces, in the order of its elements."""
         if shared % (1024 if self.swizzle == 128 else 128):
-            raise SimulatedHazard(
-                f"a box lies at {shared - SHARED:#x} of shared memory: misaligned address"
-            )
+            where = f"{shared - SHARED:#x} of shared memory"
+            raise SimulatedHazard(f"a box lies at {where}: misaligned address")
         at = shared + np.arange(0, self.bytes, 16)
         return (at ^ ((at >> 7 & PHASES[self.swizzle]) << 4)) - SHARED
 

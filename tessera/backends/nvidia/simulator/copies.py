@@ -15,7 +15,7 @@ from tessera.backends.nvidia.primitives import mmas
 from tessera.backends.nvidia.primitives.row import Lanes, Machine
 from tessera.backends.nvidia.simulator.boxes import TensorMap, move_in, move_out
 from tessera.backends.nvidia.simulator.memory import POISON, SHARED, WINDOW
-from tessera.backends.nvidia.simulator.races import READ
+from tessera.backends.nvidia.simulator.races import READ, STORED, UPDATED
 from tessera.errors import SimulatedHazard
 
 NEVER = 1 << 60  # a time that is never reached
@@ -183,9 +183,9 @@ class StoredBox(Flight):
         if data is None:
             data = self.data = move_out(self.m.shared, self.chunks)
             if (data != self.seen).any():
-                raise SimulatedHazard(
-                    "shared memory changed while a tensor store was to read it"
-                ).note(f"the store began at {self.m.place_of(self.line)}")
+                begun = f"the store began at {self.m.place_of(self.line)}"
+                what = "shared memory changed while a tensor store was to read it"
+                raise SimulatedHazard(what).note(begun)
         return data
 
     def land(self) -> None:
@@ -217,9 +217,10 @@ class TmaUnit:
                 if m.way.latency != "eager":
                     move_in(m.shared, piece, POISON)
                     m.shared.fly(piece + SHARED, 16, 1)
-            m.way.start(
-                LoadedBox(m, box, place, chunks, [int(bar[t]) + there for there in by]), m.line
-            )
+            m.races.box(READ, box, place, int(t))
+            bars = [int(bar[t]) + there for there in by]
+            m.mbarriers.start(bars, int(t) // 32)
+            m.way.start(LoadedBox(m, box, place, chunks, bars), m.line)
 
     def store(
         self, map: Lanes, at: Sequence[Lanes], shared: Lanes, reduction: str, mask: Lanes
@@ -229,12 +230,10 @@ class TmaUnit:
             box = m.tensor_maps[int(map[t])]
             chunks = box.chunks(int(shared[t]))
             m.shared.async_proxy_reads(chunks, "a tensor store")
-            m.way.start(
-                StoredBox(
-                    m, box, _coordinates(at, int(t)), chunks, reduction, int(t), int(self.group[t])
-                ),
-                m.line,
-            )
+            place = _coordinates(at, int(t))
+            m.races.box(UPDATED if reduction else STORED, box, place, int(t))
+            group = int(self.group[t])
+            m.way.start(StoredBox(m, box, place, chunks, reduction, int(t), group), m.line)
 
     def commit(self, mask: Lanes) -> None:
         self.group[mask] += 1
@@ -368,9 +367,8 @@ class Mmas:
             t = int(w) * 32
             left, right, _ = steps[0]
             at = -1 if isinstance(left, tuple) else int(left[t])
-            found.setdefault((int(w) // 4, int(self.begun[w]), at, int(right[t])), []).append(
-                int(w)
-            )
+            key = int(w) // 4, int(self.begun[w]), at, int(right[t])
+            found.setdefault(key, []).append(int(w))
         return [np.array(warps) for warps in found.values()]
 
     def wait(self, pending: int, acc: Sequence[Lanes]) -> tuple[Lanes, ...]:
@@ -416,7 +414,6 @@ class Mmas:
 
     def end(self) -> None:
         whole = len(self.begun) // 4 * 4
-        if (self.begun[:whole].reshape(-1, 4) != self.begun[:whole:4, None]).any() or self.begun[
-            whole:
-        ].any():
+        groups, left = self.begun[:whole].reshape(-1, 4), self.begun[whole:]
+        if (groups != groups[:, :1]).any() or left.any():
             raise SimulatedHazard("wgmma with warps of a warpgroup missing")

@@ -116,9 +116,8 @@ def run_kernel(
     signature) as they are given. `ctas`: how many to launch of a persistent kernel, whose CTAs run several programs."""
     latency = latency or knobs.simulator.latency or "random"
     if latency not in LATENCIES:
-        raise InvalidOption(
-            f"no latency {latency!r} of the simulator", help=f"take one of {', '.join(LATENCIES)}"
-        )
+        known = ", ".join(LATENCIES)
+        raise InvalidOption(f"no latency {latency!r} of the simulator", help=f"take one of {known}")
     memory = Global()
     kinds = kinds or [""] * len(args)
     given: list[tuple[str, Any]] = [
@@ -173,10 +172,8 @@ def _in_turns(
             waiting.append((one, turns))
         idle, changes = (idle + 1 if changes == m.memory.changes else 0), m.memory.changes
         if idle == MOST_TURNS:
-            at = one.place_of(one.line)
-            raise SimulatedHazard(
-                "every program waits, and none changes global memory any more"
-            ).note(f"at {at}")
+            what = "every program waits, and none changes global memory any more"
+            raise SimulatedHazard(what).note(f"at {one.place_of(one.line)}")
 
 
 def _like(m: Machine, made: Machine) -> Machine:

@@ -4,8 +4,8 @@ A program means what it does in the order in which it is written; its threads ru
 another sees after both have met at a barrier, be it only of their warp. For each byte it is recorded when each warp
 last read it, stored it or changed it atomically, and by which lane; an access that another thread's may not precede,
 and does not know of, is a hazard. Atomics do not race with one another, nor do the elements of one store (of one source
-line): which of them is the last is left open. A copy (cp.async) of a whole vector reads when it is started; what the
-TMA unit reads and stores is not recorded.
+line): which of them is the last is left open. A copy (cp.async) of a whole vector reads when it is started, and the TMA
+unit reads and stores then, too, as the thread that starts it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from tessera.backends.nvidia.primitives.row import Machine
+from tessera.backends.nvidia.simulator.boxes import TensorMap
 from tessera.backends.nvidia.simulator.memory import Extent, Global
 from tessera.errors import SimulatedHazard
 
@@ -45,6 +46,11 @@ class Races:
             self._record(how, extent, places, threads[which])
             if how == STORED:
                 self._lines(extent)[places] = self.machine.line
+
+    def box(self, how: str, box: TensorMap, at: tuple[int, ...], thread: int) -> None:
+        """Record what the TMA unit accesses for a thread."""
+        rows, start, first, last = box.lines(at, how == READ)
+        self.access(how, start.astype(np.uint64), last - first, np.full(rows.size, thread))
 
     def _record(self, how: str, extent: Extent, places: np.ndarray, threads: np.ndarray) -> None:
         key = extent.first, how
