@@ -193,7 +193,7 @@ class Assembly:
 
     def converted(self, words: list[str], operands: list[str]) -> tensor:
         *words, to, have = words
-        if not set(words) <= means.CONVERSIONS:
+        if not means.fit(words, means.CONVERSIONS):
             raise KeyError(to)
         if to not in PAIRS:
             return self.chained(words, to, self.value(operands[0], TYPES[have]))

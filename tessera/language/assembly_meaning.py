@@ -69,10 +69,7 @@ def _shl(x: tensor, n: tensor):
 def _shr(x: tensor, n: tensor):
     last: constexpr = x.dtype.primitive_bitwidth - 1
     y = x >> where(n > last, last, n).to(x.dtype)
-    if x.dtype.is_int_signed():
-        return y
-    else:
-        return where(n > last, 0, y).to(x.dtype)
+    return y if x.dtype.is_int_signed() else where(n > last, 0, y).to(x.dtype)
 
 
 @library
@@ -237,6 +234,12 @@ def _tf32(x: tensor):
     return where(bits & 0x7F800000 == 0x7F800000, bits, rounded).to(float32, bitcast=True)
 
 
+def fit(words: Sequence[str], known: set[str]) -> bool:
+    """Whether words may stand together behind the name of an instruction, each once."""
+    given = set(words)
+    return len(given) == len(words) and given <= known and all(len(given & x) < 2 for x in ALONE)
+
+
 # --- instructions ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Row:
@@ -251,7 +254,7 @@ class Row:
     chosen: Mapping[str, Function | str] = field(default_factory=dict[str, Function | str])
 
     def function(self, words: Sequence[str], kind: dtype) -> Function | str:
-        if not set(words) <= {*self.words.split(), *self.chosen}:
+        if not fit(words, {*self.words.split(), *self.chosen}):
             raise KeyError(words)
         if kind.is_floating() and "ne" in words:
             return _differ
@@ -270,6 +273,7 @@ _ROUND = "rn rz rm rp ftz sat approx full"
 _COMPARED = {
     **{w: w for w in ("eq", "ne", "lt", "le", "gt", "ge")}, "neu": "ne", "lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"
 }  # fmt: skip
+ALONE = {"rn", "rz", "rm", "rp", "rna", "approx", "full", *WHOLE}, {"wide", *_COMPARED}
 OPERATORS = {"+", "-", "*", "//", "%", "&", "|", "^"}
 ROWS = {
     "mov": Row("t", to_tensor), "not": Row("t", _inverted), "neg": Row("t", _negated, "ftz"),

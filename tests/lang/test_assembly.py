@@ -207,6 +207,8 @@ REFUSED = {
     "mov.u32 $0, %laneid;": "mov.u32 $0, %laneid", "bar.sync 0;": "bar.sync 0",
     "add.sat.s32 $0, $1, $2;": "add.sat.s32", "again: add.s32 $0, $1, $2; bra again;": "again: add.s32",
     "ld.global.u32 $0, [$1];": "ld.global.u32",
+    "add.rn.rn.f32 $0, $1, $2;": "add.rn.rn.f32", "mul.lo.hi.u32 $0, $1, $2;": "mul.lo.hi.u32",
+    "cvt.rn.rz.f16.f32 $0, $1;": "cvt.rn.rz.f16.f32",
     "add.cc.u32 $0, $1, $2;": "add.cc.u32", "cvt.rp.f16.f32 $0, $1;": "cvt.rp.f16.f32",
 }  # fmt: skip
 
