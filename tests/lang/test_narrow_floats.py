@@ -120,6 +120,27 @@ def test_every_code_widens_exactly(device: Any, name: str, wide: Any):
     np.testing.assert_array_equal(np.signbit(got[finite]), np.signbit(want[finite]))
 
 
+@tessera.jit
+def signs_kernel(codes, negated, sizes, N: tl.constexpr, T: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(codes + i).to(T, bitcast=True)
+    tl.store(negated + i, (-x).to(tl.float32))
+    tl.store(sizes + i, tl.abs(x).to(tl.float32))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_signs_of_every_code(device: Any, name: str):
+    """Without a negative zero, the sign of zero is a NaN; what is no finite number saturates as results do."""
+    f = FORMATS[name]
+    x = np.array([value_of(c, f) for c in range(256)])
+    x[[0x7C, 0xFC]] = (np.inf, -np.inf) if name == "fp8e5" else x[[0x7C, 0xFC]]
+    x = np.clip(x, -f.largest, f.largest)
+    negated, sizes = device.zeros(256, "fp32"), device.zeros(256, "fp32")
+    signs_kernel[(1,)](device.array(np.arange(256, dtype=np.uint8)), negated, sizes, 256, f.dtype)
+    np.testing.assert_array_equal(device.numpy(negated), -x)
+    np.testing.assert_array_equal(device.numpy(sizes), np.abs(x))
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_half_narrows(device: Any, name: str):
     f, x = FORMATS[name], every_half()

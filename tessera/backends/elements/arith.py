@@ -50,7 +50,8 @@ def lower(table: dict[type[Op], Lowering], x: ElementBuilder, op: Op, texts: lis
     """Return the result of an element-wise op by its row of `table`."""
     t = elem_of(op.operands[0].type)
     fn = table[type(op)]
-    if is_float(t) and not x.is_native(t) and type(op) not in EXACT_BITS:
+    exact = EXACT_BITS + SIGNS if isinstance(t, dtype) and t.bits > 8 else EXACT_BITS
+    if is_float(t) and not x.is_native(t) and type(op) not in exact:
         result = fn(x, op, float32, *[widen(x, s, t) for s in texts])
         return narrow(x, result, t) if elem_of(op.results[0].type) == t else result
     return fn(x, op, t, *texts)
@@ -288,7 +289,7 @@ def _hint(x: ElementBuilder, op: Op, t: Type, a: str) -> str:
     return a
 
 
-# These ops copy the bits of floats that are integers to LLVM, or round only once.
-EXACT_BITS = (
-    arith.NegOp, arith.AbsOp, arith.CastOp, arith.BitcastOp, arith.HintOp, arith.SelectOp,
-)  # fmt: skip
+# These ops copy the bits of floats that are integers to LLVM, or round only once; and those of signs, but in 8 bits,
+# where a sign may be that of a NaN, and infinities saturate.
+EXACT_BITS = (arith.CastOp, arith.BitcastOp, arith.HintOp, arith.SelectOp)
+SIGNS = (arith.NegOp, arith.AbsOp)
