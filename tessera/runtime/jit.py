@@ -89,6 +89,9 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
         <CompiledKernel double for cpu:native>
     """
 
+    _fast: FastPath | None = None
+    _unhooked: FastPath | None = None  # for launches whose pre-run hooks have run
+
     def __init__(
         self,
         fn: Callable[P, object],
@@ -113,8 +116,6 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
         self.device_caches = DeviceCaches(self)
         self._built = ""  # the `cache_key` of the kernel when it was compiled last
         self._bind: Any = None
-        self._fast: FastPath | None = None
-        self._unhooked: FastPath | None = None  # for launches whose pre-run hooks have run
         self._native: Any = None
         self._entry: Any = None  # what `kernel[grid]` calls: the same, or a new `run`
         self._interpret = knobs.runtime.interpret
@@ -123,6 +124,8 @@ class JITFunction(JITCallable, KernelInterface, Generic[P]):
         super().__setattr__(name, value)
         if name == "run":  # of this kernel alone
             self._entry = self._by_run
+        elif name == "hash" and value is None:  # of another source
+            self.forget_fast_path()
 
     def __getstate__(self) -> dict[str, object]:
         """Return what describes the kernel, without the function, its module's globals and all that was compiled."""

@@ -41,6 +41,29 @@ def test_a_kernel_made_of_text():
     assert out.tolist() == [0, 3, 6, 9]
 
 
+@tessera.jit
+def plus(x, by: tl.constexpr):
+    return x + by
+
+
+@tessera.jit
+def stored(out, n):
+    tl.store(out, plus(n, 1))
+
+
+@pytest.mark.parametrize("changed", [stored, plus], ids=["kernel", "callee"])
+def test_a_launched_kernel_is_written_anew(changed: Any):
+    """Also one whose launches have become native."""
+    out, text = np.zeros(1, np.int32), changed.src
+    other = text.replace("x + by", "x - by").replace("plus(n, 1)", "plus(n, -1)")
+    for now, want in ((text, 6), (other, 4), (text, 6)):
+        changed._unsafe_update_src(now)
+        stored.hash = None
+        for _ in range(3):
+            stored[(1,)](out, 5)
+            assert out[0] == want
+
+
 def test_errors_in_text_are_placed_where_its_maker_says():
     kernel = made("def written(out, N):\n    tl.store(out, nothing)\n")
     kernel.file_name, kernel.def_file_line_number = "original.py", 41

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from tessera.analysis.reports import Report
 
 # Left out of pickles: pickle looks functions up by name, and this one finds the kernel in place of its function.
-UNPICKLED = (
-    "base_fn",
-    "__wrapped__",
-)
+UNPICKLED = ("base_fn", "__wrapped__")
 
 
 class KernelInterface(ByName):
