@@ -6,10 +6,12 @@ from random import Random
 from types import ModuleType
 
 from tests.fuzz.case import Case
-from tests.fuzz.generators import dots, edges, features, loops, rows
+from tests.fuzz.generators import dots, edges, features, loops, reused, rows
 from tests.fuzz.generators.features import Features
 
-FAMILIES: dict[str, ModuleType] = {"dots": dots, "loops": loops, "rows": rows, "edges": edges}
+FAMILIES: dict[str, ModuleType] = {
+    "dots": dots, "loops": loops, "reused": reused, "rows": rows, "edges": edges,
+}  # fmt: skip
 
 
 def drawn(family: str, seed: int) -> Features:

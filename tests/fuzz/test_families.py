@@ -13,7 +13,7 @@ from tests.fuzz import run as fuzz
 from tests.fuzz.generators import dots
 from tests.fuzz.generators.features import Pick
 
-COUNT = {"dots": 60, "rows": 100, "edges": 100}
+COUNT = {"dots": 60, "reused": 10, "rows": 100, "edges": 100}
 BATCH = 10  # kernels of one test
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz import case, families
-from tests.fuzz.generators import dots, rows
+from tests.fuzz.generators import dots, reused, rows
 from tests.fuzz.reach import applied, compiled, reached
 
 SEEDS = range(1, 151)
@@ -24,6 +24,23 @@ LEAST = {
 def test_dots_reach_the_optimisations_of_loops() -> None:
     found = reached("dots", SEEDS)
     assert not {name: (found[name], least) for name, least in LEAST.items() if found[name] < least}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_one_tile_in_two_buffers_is_reached() -> None:
+    """A tile that one product reads as it is and another transposed: of other than 16 bits from a buffer for each."""
+    plain = {key: getattr(pick, "values", ((),))[0] for key, pick in reused.TABLE.items()}
+    made = {
+        kind: compiled(reused.build({**plain, "type": kind, "stages": 1}, 1))[0].asm["gir"]
+        for kind in ("tf32", "fp16")
+    }
+    assert all(text.count("= wgmma %") == 2 for text in made.values())
+    assert made["tf32"].count("local_alloc %b") == 2 and made["fp16"].count("local_alloc %b") == 1
+
+
+def test_loops_have_triangles() -> None:
+    drawn = [families.drawn("loops", n) for n in range(1, 101)]
+    assert sum("<= rm[:, None]" in families.built("loops", f, 1).source for f in drawn) >= 3
 
 
 @pytest.mark.filterwarnings("ignore")

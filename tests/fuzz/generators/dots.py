@@ -119,9 +119,14 @@ def draw(random: Random) -> Features:
             f |= {name: pick.draw(random) for name, pick in WARPGROUPS.items()} | BARE
         return f
 
-    f = _quick(any_kind)
-    f = f if random.random() < 0.7 else _quick(lambda: f | overlapping(random))
-    return f | {"short": random.random() < 0.5, "triangle": random.random() < 0.1}
+    f = quick(any_kind)
+    f = f if random.random() < 0.7 else quick(lambda: f | overlapping(random))
+    return f | edges(random)
+
+
+def edges(random: Random) -> Features:
+    """Whether the axes end within a tile, and whether operands are triangles. Drawn last: the rest stays as it was."""
+    return {"short": random.random() < 0.5, "triangle": random.random() < 0.1}
 
 
 def draw_overlapping(random: Random) -> Features:
@@ -129,17 +134,17 @@ def draw_overlapping(random: Random) -> Features:
     names = [name for name in TABLE if name not in LOOPS]
     rest = features.draw({name: TABLE[name] for name in names}, random)
     rest |= {} if random.random() < 0.15 else BARE
-    f = _quick(lambda: rest | {name: pick.draw(random) for name, pick in LOOPS.items()})
+    f = quick(lambda: rest | {name: pick.draw(random) for name, pick in LOOPS.items()})
     if f["seen"] == "number" and f["access"] in DESCRIPTORS:
         f["store"] = "desc"  # a store through pointers would keep each role in its place
-    return f
+    return f | edges(random)
 
 
 def overlapping(random: Random) -> Features:
     return {name: pick.draw(random) for name, pick in OVERLAPPING.items()} | BARE
 
 
-def _quick(drawn: Callable[[], Features]) -> Features:
+def quick(drawn: Callable[[], Features]) -> Features:
     """Features of a kernel that does not take long."""
     while True:
         f = settle(drawn())
@@ -194,13 +199,13 @@ def settle(f: Features) -> Features:
     return f
 
 
-def build(f: Features, seed: int) -> Case:
+def build(f: Features, seed: int, writer: type[Dots] | None = None) -> Case:
     """The kernel of these features. Numbers get smaller, and steps fewer, until every sum is exact."""
     f = settle(f)
     while True:
         for high in (3, 2, 1):
             try:
-                return Dots(f, seed, high).case()
+                return (writer or Dots)(f, seed, high).case()
             except Inexact:
                 continue
         longest = max(("a_steps", "b_steps", "v_steps"), key=lambda s: len(f[s]))
@@ -216,8 +221,14 @@ def build(f: Features, seed: int) -> Case:
             f = {**f, "steps": max(f["steps"] - 1, 1), "k": max(f["k"] // 2, 32), "endings": ()}
 
 
+def text_of(x: Operand | str) -> str:
+    return x.name if isinstance(x, Operand) else x
+
+
 class Dots:
     """Writes one kernel; `high` is the greatest magnitude of what lies in the arrays."""
+
+    family = "dots"
 
     def __init__(self, f: Features, seed: int, high: int) -> None:
         self.f, self.seed, self.high = f, seed, high
@@ -280,16 +291,19 @@ class Dots:
             self.plain()
         if f["steps"] == 0:
             self.sums = [(name, 0) for name, _ in self.sums]
-        epilogue(self)
+        self.finish()
         text, twin = w.twins(self.body())
         bound = tolerance(f)
         grid = (2,) if f["loop"] == "tiles" else (self.gm, self.gn)
         maps = {} if f["maps"] else {"pointer_maps": False}
         return w.case(
-            "dots", self.seed, f, text, grid=grid,
+            self.family, self.seed, f, text, grid=grid,
             options={"num_warps": f["warps"], "num_stages": f["stages"], **maps},
             bound=bound, twin=twin if bound else "",
         )  # fmt: skip
+
+    def finish(self) -> None:
+        epilogue(self)
 
     def heads(self) -> None:
         f, w = self.f, self.w
@@ -427,7 +441,7 @@ class Dots:
             at, total = f"{name} + rn * {turns} + i", total * 2
             scale = f" * tl.load({at}).to({TL[self.acc_kind]})[None, :]"
         for x, y in pairs:
-            product = self.dot(x.name if isinstance(x, Operand) else x, y.name)
+            product = self.dot(text_of(x), text_of(y))
             w.line("body", self.inside(acc, self.joined(acc, how, product, scale, x, y)))
         total *= 2 if f["inside"] == "for" else 1
         self.limit(total)
@@ -449,9 +463,7 @@ class Dots:
     def joined(self, acc: str, how: str, product: str, scale: str, x: Any, y: Any) -> str:
         """The statement that adds one product."""
         if how in ("arg", "rescale"):
-            return (
-                f"{acc} = {self.dot(x.name if isinstance(x, Operand) else x, y.name, f', {acc}')}"
-            )
+            return f"{acc} = {self.dot(text_of(x), text_of(y), f', {acc}')}"
         if how == "minus":
             return f"{acc} «-¦+»= {product}"
         if how == "fresh":

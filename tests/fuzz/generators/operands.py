@@ -72,6 +72,11 @@ class Operand:
         if packed:
             self._unpack(at)
             self.bound = 8
+        if (
+            self.f.get("bare") and dtype == self.stored_kind() and not self.steps
+        ):  # nothing is computed
+            self._check()
+            return x
         work = self._work()
         if work != dtype:
             self.w.line(at, f"{x} = {x}.to({TL[work]})")
@@ -314,9 +319,12 @@ class Operand:
         if self.kind != "i8" and self.bound > min(EXACT[k] for k in kinds):
             raise Inexact
 
+    def stored_kind(self) -> str:
+        return "fp32" if self.kind in ("tf32", "tf32x3") else self.kind
+
     def _finish(self, at: str) -> None:
         self._check()
-        kind = "fp32" if self.kind in ("tf32", "tf32x3") else self.kind
+        kind = self.stored_kind()
         if self.raw != "same" or self.steps or self._work() != kind:
             self.w.line(at, f"{self.name} = {self.name}.to({TL[kind]})")
         if self.kind == "i8":
