@@ -80,6 +80,10 @@ LOSSES: dict[str, tuple[Any, ...]] = {
     "cosine": (lambda a, b, **k: F.cosine_embedding_loss(a, b, signs(a, ROWS), margin=0.1, **k), leaf, leaf),
     "triplet": (partial(F.triplet_margin_loss, swap=True), leaf, leaf, leaf),
     "margin": (lambda a, **k: F.multi_margin_loss(a, torch.arange(ROWS, device=a.device) % CLASSES, p=2, **k), leaf),
+    "margins of several": (  # classes after the first -1 do not count
+        F.multilabel_margin_loss, leaf,
+        lambda: torch.tensor([[1, 3, -1, 4, 0], [-1, 1, 2, 3, 4], [4, 3, 2, 1, 0]]).repeat(2, 1),
+    ),
     "soft margins": (
         lambda a, b, **k: F.multilabel_soft_margin_loss(a, b.round(), weight=weights(a), **k), leaf, chance,
     ),

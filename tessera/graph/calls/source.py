@@ -34,7 +34,7 @@ from tessera.graph.calls.meaning import Meaning
 from tessera.graph.calls.sequence import alignment_check
 from tessera.graph.calls.source_sequence import Number, write_sequence
 from tessera.graph.index import Expr, Sym
-from tessera.graph.ir.types import TensorType
+from tessera.graph.ir.types import TensorType, is_tensor
 from tessera.graph.planning.plan import (
     IN_ARENAS,
     INPUT,
@@ -173,7 +173,7 @@ class Writer:
             return []
         launches = [s for s in self.plan.steps if isinstance(s, Launch)]
         used = {
-            self.plan.memory(p) for s in launches for p in (*s.reads, *s.writes) if _is_tensor(p)
+            self.plan.memory(p) for s in launches for p in (*s.reads, *s.writes) if is_tensor(p)
         }
         copied = [v for v in self.plan.arguments if v in used]
         if not copied:
@@ -292,7 +292,7 @@ class Writer:
             if isinstance(p, Sym):
                 values.append(p.name)
             else:
-                values.append(self.address(p) if _is_tensor(p) else self.scalar(p))
+                values.append(self.address(p) if is_tensor(p) else self.scalar(p))
         grid = self.number(code.programs)
         k = f"k_{code.name}"
         if self.on_gpu:
@@ -308,7 +308,7 @@ class Writer:
 
     def array(self, v: Value) -> str:
         """A tensor as an array of the host's library."""
-        if not _is_tensor(v):
+        if not is_tensor(v):
             return self.scalar(v)
         home = self.plan.memory(v)
         given = self.plan.place[home] == INPUT and self.plan.root(v) is home
@@ -361,10 +361,6 @@ def _plain(n: Size) -> Size:
         value = n.value
         return n if value is None else value
     return n
-
-
-def _is_tensor(v: Any) -> bool:
-    return isinstance(v, Value) and isinstance(v.type, TensorType)
 
 
 def write_call(exe: Executable) -> tuple[str, Writer]:

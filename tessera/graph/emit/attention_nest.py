@@ -12,11 +12,11 @@ from typing import Any
 
 from tessera.dtypes import int32, int64
 from tessera.graph.emit.accesses import offset_of, through_views
-from tessera.graph.emit.nest import PROGRAM, Nest, expr_of
+from tessera.graph.emit.nest import PROGRAM, Nest
 from tessera.graph.emit.scopes import Index, Scope, delinearised
 from tessera.graph.emit.tiles import CannotEmit
 from tessera.graph.emit.tiling import Axis, Machine, Tiling, cdiv, next_power
-from tessera.graph.index import Expr, Sym, dim, expr, minimum
+from tessera.graph.index import Expr, dim, expr, minimum, sym
 from tessera.graph.ir.ops import AttentionBase
 from tessera.graph.ir.types import product
 from tessera.ir import Block, Op, Value, elem_of
@@ -83,7 +83,7 @@ class AttentionNest(Nest):
         """Which head and block a program computes; perhaps the last blocks first."""
         blocks = cdiv(self.own.extent, self.own.block)
         blocks = max(blocks, 1) if isinstance(blocks, int) else blocks
-        number = expr_of(Sym(PROGRAM))
+        number = sym(PROGRAM)
         block = number % blocks
         if last_first:
             block = expr(blocks) - 1 - block

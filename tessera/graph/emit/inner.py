@@ -24,12 +24,12 @@ from math import isqrt
 
 from tessera.dtypes import dtype, int64
 from tessera.errors import InternalError
-from tessera.graph.emit.nest import Nest, Size, expr_of
+from tessera.graph.emit.nest import Nest, Size
 from tessera.graph.emit.scopes import Index, Scope, delinearised
 from tessera.graph.emit.sorting import sorted_rows
 from tessera.graph.emit.tiles import CannotEmit, Shape, joint_shape, typed
 from tessera.graph.emit.tiling import MOST_UNROLLED, Tiling, next_power
-from tessera.graph.index import Dim, Expr, dim, expr
+from tessera.graph.index import Dim, Expr, atom_expr, dim, expr
 from tessera.graph.ir.combine import finds_place, in_order
 from tessera.graph.ir.ops import CombiningOp, ReduceOp, ScanOp, SortOp, yielded
 from tessera.graph.ir.types import product
@@ -116,7 +116,7 @@ class InnerNest(Nest):
         made = self.code.value(self.indices.by_parts(e), self.index_type)
         atom = self.indices.unknown(len(self._opaque), 0, most)
         self._opaque[atom.name] = made
-        return expr_of(atom)
+        return atom_expr(atom)
 
     def walk(
         self, index: Index, make: Callable[[Pass], None], reductions: Sequence[ReduceOp] = ()

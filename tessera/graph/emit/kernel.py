@@ -17,7 +17,7 @@ from tessera.graph.emit.tiling import Machine, Tiling, choose
 from tessera.graph.emit.walk import WalkNest, emit_walk, tiling_of, walk_of
 from tessera.graph.index import Expr, Sym, expr
 from tessera.graph.ir.ops import IndexOp, LoopOp, ReduceOp, ScanOp, ScatterOp, SortOp, yielded
-from tessera.graph.ir.types import TensorType
+from tessera.graph.ir.types import TensorType, is_tensor
 from tessera.ir import Block, Module, Op, Value, elem_of, print_module, shape_of
 from tessera.ops import ConstOp, ExpOp, MulOp, SubOp, YieldOp
 
@@ -88,10 +88,10 @@ def _loop(nest: InnerNest, op: LoopOp, scope: Scope) -> dict[Value, Expr]:
     at = [scope.bound[a] for a in op.body.args]
     values = yielded(op.body)
     written: dict[Value, Expr] = {}
-    scalars = [(r, v) for r, v in zip(op.results, values, strict=True) if not _is_tensor(v)]
+    scalars = [(r, v) for r, v in zip(op.results, values, strict=True) if not is_tensor(v)]
     made = [(r, nest.value(v, scope)) for r, v in scalars]
-    for shape in dict.fromkeys(v.type.shape for v in values if _is_tensor(v)):
-        group = [k for k, v in enumerate(values) if _is_tensor(v) and v.type.shape == shape]
+    for shape in dict.fromkeys(v.type.shape for v in values if is_tensor(v)):
+        group = [k for k, v in enumerate(values) if is_tensor(v) and v.type.shape == shape]
         _rows(nest, op, group, at, scope, written)
     for r, v in made:
         nest.store(r, at, v, scope)
@@ -142,10 +142,6 @@ def _scatter(nest: InnerNest, op: ScatterOp, scope: Scope) -> dict[Value, Expr]:
     return {op.result: expr(-1)}
 
 
-def _is_tensor(v: Value) -> bool:
-    return isinstance(v.type, TensorType)
-
-
 def finished(
     nest: Nest, ops: Sequence[Op], tiling: Tiling, written: Mapping[Value, Expr]
 ) -> KernelCode:
@@ -158,7 +154,7 @@ def finished(
         for x, read in nest.read.items()
         if read == {offset} and x.type.elem.storage_bytes == r.type.elem.storage_bytes
     ]
-    alignment = [16 if isinstance(x, Value) and _is_tensor(x) else 1 for x in parameters]
+    alignment = [16 if isinstance(x, Value) and is_tensor(x) else 1 for x in parameters]
     module = Module()
     function = nest.function("kernel", alignment)
     module.body.append(function)

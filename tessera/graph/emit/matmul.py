@@ -19,12 +19,12 @@ from tessera.dtypes import int32, int64
 from tessera.graph.emit import product_time
 from tessera.graph.emit.accesses import offset_of, through_views
 from tessera.graph.emit.kernel import KernelCode, finished
-from tessera.graph.emit.nest import PROGRAM, Nest, expr_of
+from tessera.graph.emit.nest import PROGRAM, Nest
 from tessera.graph.emit.product_time import HALF, TILES, Blocks, Shape
 from tessera.graph.emit.scopes import Index, Scope, delinearised
 from tessera.graph.emit.tiles import CannotEmit
 from tessera.graph.emit.tiling import Axis, Machine, Tiling, cdiv
-from tessera.graph.index import Expr, Sym, expr, minimum
+from tessera.graph.index import Expr, expr, minimum, sym
 from tessera.graph.ir.ops import LoadOp, LoopOp, MatmulOp, yielded
 from tessera.graph.ir.types import product
 from tessera.ir import Block, Op, Value
@@ -191,11 +191,12 @@ class _ProductNest(Nest):
 
     def _number(self, rows: Size, columns: Size) -> None:
         """Which blocks a program's number stands for: `group` blocks of rows, then the next one of columns."""
-        number = expr_of(Sym(PROGRAM))
+        number = sym(PROGRAM)
         each = expr(rows) * columns
         inside, group = number % each, self.blocks.group
         first = inside // (columns * group) * group
-        height = minimum(expr(rows) - first, group) if not _divides(group, rows) else expr(group)
+        divides = (expr(rows) % group).value == 0
+        height = expr(group) if divides else minimum(expr(rows) - first, group)
         place = inside % (columns * group)
         self._set([self.batch], number // each)
         self._set(self.rows, first + place % height)
@@ -290,7 +291,3 @@ class _ProductNest(Nest):
 def _steps(index: Index) -> Size:
     """How many blocks there are; no program runs where there are none."""
     return max(index.steps, 1) if isinstance(index.steps, int) else index.steps
-
-
-def _divides(n: int, size: Size) -> bool:
-    return size % n == 0 if isinstance(size, int) else (size % n).value == 0

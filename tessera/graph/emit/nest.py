@@ -15,7 +15,7 @@ from tessera.graph.emit.multiply import multiply
 from tessera.graph.emit.scopes import NUMBER, Index, Indices, Scope, delinearised
 from tessera.graph.emit.tiles import CannotEmit, Tiles, joint_shape
 from tessera.graph.emit.tiling import Tiling
-from tessera.graph.index import Dim, Expr, Sym, expr, is_less, is_nonnegative
+from tessera.graph.index import Expr, Sym, atom_expr, expr, is_less, is_nonnegative, sym
 from tessera.graph.ir.combine import finds_place
 from tessera.graph.ir.ops import (
     CheckedOp,
@@ -92,7 +92,7 @@ class Nest:
     def outer(self, extents: Sequence[Size], block: Block) -> Scope:
         """The scope of the nest's body, whose programs are numbered along the axes of the tiling."""
         bound: dict[Value, Expr] = {}
-        left = expr_of(Sym(PROGRAM))
+        left = sym(PROGRAM)
         made = [self.indices.new(a.extent, a.block, a.place) for a in self.tiling.axes]
         for axis, index in reversed(list(zip(self.tiling.axes, made, strict=True))):
             # No program runs where an extent is 0; the kernel must be well-formed all the same.
@@ -135,10 +135,10 @@ class Nest:
             made = self.value(x, scope)
             for name, known in self._opaque.items():
                 if known is made:
-                    return expr_of(Sym(name))
+                    return sym(name)
             atom = self.indices.unknown(len(self._opaque), *_range_of(x))
             self._opaque[atom.name] = made
-            return expr_of(atom)
+            return atom_expr(atom)
 
         return self.indices.simple(index_expr(v, bound, opaque))
 
@@ -373,7 +373,3 @@ class Nest:
         self.builder.insert(control.ReturnOp([]))
         attrs = tuple((("divisibility", n),) if n > 1 else () for n in alignment)
         return control.FuncOp(name=name, arg_attrs=attrs, regions=[self.entry])
-
-
-def expr_of(atom: Sym | Dim) -> Expr:
-    return Expr({((atom, 1),): 1})

@@ -12,6 +12,7 @@ from typing import Any
 
 from tessera.dtypes import dtype, parse_scalar_type
 from tessera.graph.index import Expr, parse_expr, parse_map, size
+from tessera.ir import Value
 from tessera.ir.types import TEXT_PARSERS
 
 CPU = "cpu"
@@ -125,6 +126,10 @@ def _top_level(text: str, separator: str) -> list[str]:
         else:
             parts[-1] += c
     return parts
+
+
+def is_tensor(v: object) -> bool:
+    return isinstance(v, Value) and isinstance(v.type, TensorType)
 
 
 def parse_tensor_type(text: str) -> TensorType:

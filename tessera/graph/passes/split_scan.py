@@ -57,17 +57,13 @@ def _row(op: LoopOp) -> Row | None:
     if len(scans) != 1 or len(readers) + 1 != len(inner) or scans[0].reverse or op.joined:
         return None
     scan, extents = scans[0], scans[0].extents
-    same = all(x.extents == extents and _is_flat(x) for x in readers)
+    same = all(x.extents == extents and not any(y.regions for y in x.body) for x in readers)
     if not same or not isinstance(extents[0], int) or not _reads_in_order(op, scan, readers):
         return None
     made = {*scan.results, *(r for x in readers for r in x.results)}
     if any(v not in made for v in yielded(op.body)):
         return None
     return Row(op, scan, tuple(readers), extents[0])
-
-
-def _is_flat(op: LoopOp) -> bool:
-    return not any(x.regions for x in op.body)
 
 
 def _reads_in_order(nest: LoopOp, scan: ScanOp, readers: Sequence[LoopOp]) -> bool:

@@ -11,7 +11,7 @@ from tessera.graph.emit.matmul import Product, pays
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.index import Dim, Expr, dim, expr
 from tessera.graph.ir.ops import LoadOp, LoopOp, MatmulOp, ViewOp
-from tessera.graph.ir.types import TensorType, product
+from tessera.graph.ir.types import product
 from tessera.graph.passes import cost
 from tessera.ir import Block, Op, Value
 from tessera.ir.applications import apply
@@ -91,14 +91,11 @@ def _groups(op: MatmulOp, loop: LoopOp) -> Groups | None:
 
 def _goes_along(loop: LoopOp, columns: tuple[int, ...]) -> bool:
     """Whether results have enough elements of a row side by side."""
-    last = columns[-1] if columns else 0
-    return bool(columns) and all(
-        r.type.all_strides[last] == 1 and _is_long(loop.extents[last], r.type) for r in loop.results
+    n = loop.extents[columns[-1]] if columns else None
+    types = [r.type for r in loop.results]
+    return isinstance(n, int) and all(
+        t.all_strides[columns[-1]] == 1 and n * t.elem.storage_bytes >= LINE for t in types
     )
-
-
-def _is_long(n: int | Expr, t: TensorType) -> bool:
-    return isinstance(n, int) and n * t.elem.storage_bytes >= LINE
 
 
 def _groups_of(load: LoadOp, loop: LoopOp) -> Groups | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
-from tessera.graph.ir.types import TensorType, product
+from tessera.graph.ir.types import TensorType, is_tensor, product
 from tessera.graph.passes import alive
 from tessera.graph.planning.breaks import Lease, choose, least_of
 from tessera.graph.planning.memory import Buffer, cut, rounded
@@ -63,8 +63,8 @@ class Settling:
 
     def run(self) -> None:
         plan = self.plan
-        plan.place = dict.fromkeys((a for a in plan.arguments if _is_tensor(a)), INPUT)
-        outputs = {plan.root(v) for v in plan.results if _is_tensor(v)}
+        plan.place = dict.fromkeys((a for a in plan.arguments if is_tensor(a)), INPUT)
+        outputs = {plan.root(v) for v in plan.results if is_tensor(v)}
         for step in [s for s in plan.steps if isinstance(s, Launch) and s.copies is not None]:
             self._write_in_place(step, outputs)
         order_steps(plan, self.page)
@@ -172,7 +172,7 @@ class Settling:
         plan = self.plan
         for n, step in enumerate(plan.steps):
             for v in (*step.reads, *step.writes):
-                if _is_tensor(v):
+                if is_tensor(v):
                     root = plan.root(v)
                     plan.lives[root] = (plan.lives.get(root, (n, n))[0], n)
         for v in outputs:
@@ -184,9 +184,9 @@ class Settling:
     def _wait(self, step: Extern) -> None:
         """Let what a collective reads live until somebody waits for its results: it may run until then."""
         lives = self.plan.lives
-        roots = [self.plan.root(v) for v in step.writes if _is_tensor(v)]
+        roots = [self.plan.root(v) for v in step.writes if is_tensor(v)]
         end = max((lives[v][1] for v in roots), default=0)
-        for v in filter(_is_tensor, step.reads):
+        for v in filter(is_tensor, step.reads):
             first, last = lives[self.plan.root(v)]
             lives[self.plan.root(v)] = first, max(last, end)
 
@@ -206,7 +206,7 @@ class Settling:
             taken = {plan.memory(v) for v in step.writes if v in plan.same}
             taken |= {plan.memory(v) for v in step.writes if v in plan.same.values()}
             home = plan.memory(operand)
-            alone = sum(_is_tensor(v) and plan.memory(v) is home for v in step.reads) == 1
+            alone = sum(is_tensor(v) and plan.memory(v) is home for v in step.reads) == 1
             if (
                 operand not in plan.views
                 and alone
@@ -226,7 +226,7 @@ class Settling:
                 homes.clear()
             self._take_over(n, step, homes)
             homes.update(
-                (self.plan.root(v), None) for v in (*step.reads, *step.writes) if _is_tensor(v)
+                (self.plan.root(v), None) for v in (*step.reads, *step.writes) if is_tensor(v)
             )
 
     def _take_over(self, n: int, step: Launch, homes: Iterable[Value]) -> None:
@@ -307,14 +307,10 @@ def let_go(plan: Plan) -> list[Allocation]:
     return [
         Allocation(plan.lives[v][1] + 1, len(plan.steps), number(storage_size(v.type), LIKELY))
         for v in arguments
-        if v in plan.lives and v not in plan.donated and _is_tensor(v)
+        if v in plan.lives and v not in plan.donated and is_tensor(v)
     ]
 
 
 def workspace(step: Step) -> int:
     """What a call of the library may take while it runs."""
     return alive.workspace(step.op, lambda n: number(n, LIKELY)) if isinstance(step, Extern) else 0
-
-
-def _is_tensor(v: Value) -> bool:
-    return isinstance(v.type, TensorType)

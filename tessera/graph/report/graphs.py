@@ -9,7 +9,7 @@ from tessera.graph.calls.dump import kernel_source
 from tessera.graph.calls.executable import Executable
 from tessera.graph.index import Sym
 from tessera.graph.ir.interp import bind_symbols
-from tessera.graph.ir.types import TensorType
+from tessera.graph.ir.types import is_tensor
 from tessera.graph.planning.plan import Extern, Launch, Step
 from tessera.graph.report.costs import (
     Sizes,
@@ -52,10 +52,10 @@ class GraphFacts:
     def _tensors(self) -> list[Value]:
         """The tensors that steps read and write: those that memory belongs to, each once."""
         plan = self.exe.plan
-        found = dict.fromkeys(plan.root(v) for v in plan.arguments if _is_tensor(v))
+        found = dict.fromkeys(plan.root(v) for v in plan.arguments if is_tensor(v))
         for step in plan.steps:
             for v in (*step.reads, *step.writes):
-                if _is_tensor(v):
+                if is_tensor(v):
                     found[plan.root(v)] = None
         return list(found)
 
@@ -77,9 +77,5 @@ class GraphFacts:
         )  # fmt: skip
 
     def _numbers(self, values: Sequence[Value]) -> tuple[int, ...]:
-        roots = (self.exe.plan.root(v) for v in values if _is_tensor(v))
+        roots = (self.exe.plan.root(v) for v in values if is_tensor(v))
         return tuple(dict.fromkeys(self.numbers[v] for v in roots))
-
-
-def _is_tensor(v: Value) -> bool:
-    return isinstance(v.type, TensorType)

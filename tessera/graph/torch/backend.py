@@ -28,7 +28,7 @@ from tessera.graph.index import Expr, Sym, expr
 from tessera.graph.passes import optimize
 from tessera.graph.torch.cache import KeptState, compiler, keep, keeping, operation
 from tessera.graph.torch.cuda_graphs import CudaGraphs
-from tessera.graph.torch.decompose import decompositions
+from tessera.graph.torch.decompose import decompositions, repaired
 from tessera.graph.torch.donate import Donations
 from tessera.graph.torch.eager import SymbolValues, is_ragged, run_by_eager
 from tessera.graph.torch.host import TorchHost, current, target_of
@@ -73,7 +73,7 @@ def backend(
     inputs = as_passed(graph, inputs)
     graphs = CudaGraphs(len(inputs)) if chosen.cuda_graphs else None
     donations = Donations()
-    with keeping(graph, inputs, chosen, revived) as key:
+    with repaired(), keeping(graph, inputs, chosen, revived) as key:
         compile_as: dict[str, Any] = {
             name: partial(
                 compile_graph, options=chosen, purpose=purpose, graphs=graphs, donations=donations, key=key

@@ -4,11 +4,13 @@
 # torch gives most of its values no type.
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
 import torch
+from torch._C import DispatchKey
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._decomp import decompositions as torchs
 from torch._prims_common import (
@@ -75,6 +77,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten._adaptive_avg_pool2d.default: adaptive_avg_pool2d,
         aten.ldexp.Tensor: ldexp,
         aten.as_strided_scatter.default: as_strided_scatter,
+        aten.multilabel_margin_loss_forward.default: multilabel_margin_loss,
         aten._efficientzerotensor.default: torch.zeros,  # whose tensors have no memory
     }
     placing = {
@@ -168,6 +171,32 @@ def as_strided_scatter(x: Any, source: Any, *where: Any) -> Any:
         return NotImplemented
     copy = x.clone(memory_format=torch.contiguous_format)
     return aten.as_strided_scatter.default(copy, source, *where)
+
+
+def multilabel_margin_loss(x: Any, target: Any, reduction: int) -> Any:
+    """As eager, which heeds no class from the first -1 on: torch's decomposition adds class 0 for each of those."""
+    rows, wanted = torch.atleast_2d(x), torch.atleast_2d(target)
+    heeded = (wanted < 0).cumsum(1).unsqueeze(2) == 0
+    classes = torch.arange(rows.shape[1], device=x.device)
+    named = (heeded & (wanted.unsqueeze(2) == classes)).any(1, keepdim=True)
+    short = (1 - rows.gather(1, wanted.clamp_min(0)).unsqueeze(2) + rows.unsqueeze(1)).clamp_min(0)
+    sums = torch.where(heeded & ~named, short, 0).sum((1, 2))
+    loss = sums.reshape(target.shape[:-1]) / rows.shape[1]
+    return (loss, loss.mean(), loss.sum())[reduction], named.to(x.dtype).reshape(target.shape)
+
+
+@contextmanager
+def repaired() -> Iterator[None]:
+    """Ours in place of a wrong decomposition that torch's tracing takes before it asks for `decompositions`."""
+    loss, key = aten.multilabel_margin_loss_forward.default, DispatchKey.Autograd
+    wrong = loss.py_kernels[key]
+    loss._dispatch_cache.clear()
+    loss.py_kernels[key] = multilabel_margin_loss
+    try:
+        yield
+    finally:
+        loss.py_kernels[key] = wrong
+        loss._dispatch_cache.clear()
 
 
 # Operations one of whose arguments, the one at this place, counts elements from the beginning of a storage.

@@ -64,13 +64,8 @@ def _alone(low: Lowering, x: Tensor) -> list[Tensor]:
 
 
 @rule("sort")
-def sort(low: Lowering, x: Tensor, dim: int = -1, descending: bool = False) -> list[Tensor]:
-    return _sorted(low, x, dim, descending)
-
-
-@rule("sort.stable")
-def sort_stable(
-    low: Lowering, x: Tensor, *, stable: bool = False, dim: int = -1, descending: bool = False
+def sort(
+    low: Lowering, x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False
 ) -> list[Tensor]:
     return _sorted(low, x, dim, descending)
 
