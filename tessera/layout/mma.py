@@ -10,10 +10,11 @@ of 32 bits holds W = 32/bits elements that are consecutive along K:
 so that K is 16 for 16-bit, 32 for 8-bit and 8 for 32-bit (tf32) elements.  f64 has m8n8k4: A row g, k = t; B k = t,
 column g; C row g, columns 2t, 2t+1.  wgmma's m64 is four such warps stacked along M, C with n/8 column groups.
 
-A tile is cut into warps_m x warps_n parts of neighbouring rows and columns; within its part a warp repeats the
-instruction in registers: for operands along K first, then along M or N; for accumulators along N, then M.  Warps that
-differ only in the other dim hold the same operand elements (zero bases).  A batched tile has one more leading dim with
-`warps_b` parts.
+A tile is cut into warps_m x warps_n parts: of neighbouring columns, and of rows dealt out to warps by instructions.
+Within its part a warp repeats the instruction in registers: for operands along K first, then along M or N; for
+accumulators along N, then M.  The rows of a warp's repetitions are far apart: for some of them a triangular mask is
+known.  Warps that differ only in the other dim hold the same operand elements (zero bases).  A batched tile has one
+more leading dim with `warps_b` parts.
 
 The mapping of the tile's rows to the instruction's is free if A comes from registers: `rows` of the wgmma
 layouts lists, for each bit of the row (g, +8, warp, then repetitions, then warpgroups), the bit of the tile's row that
@@ -83,9 +84,8 @@ def mma_acc(
     builder.take("lane", rows, 3)
     if instr_m == 16:
         builder.take("register", rows, 1)
-    warps = {rows: warps_m, cols: warps_n}
-    order = [rows, cols]
-    return _finish(builder, [cols, rows], warps, order, warps_b)
+    builder.take("warp", rows, log2(warps_m))
+    return _finish(builder, [cols, rows], {cols: warps_n}, [cols], warps_b)
 
 
 def _finish(
@@ -133,10 +133,10 @@ def mma_operand(
         if operand_index == 0:
             builder.take("register", outer, 1)
         builder.take("register", k, 1)
-    mine, other = (warps_m, warps_n) if operand_index == 0 else (warps_n, warps_m)
-    warps = {outer: mine, -1: other}
-    order = [outer, -1] if operand_index == 0 else [-1, outer]
-    return _finish(builder, [k, outer], warps, order, warps_b)
+    if operand_index == 0:
+        builder.take("warp", outer, log2(warps_m))
+        return _finish(builder, [k, outer], {-1: warps_n}, [-1], warps_b)
+    return _finish(builder, [k, outer], {-1: warps_m, outer: warps_n}, [-1, outer], warps_b)
 
 
 def instruction_depth(elem_bits: int) -> int:

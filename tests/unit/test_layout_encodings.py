@@ -99,7 +99,7 @@ def test_operands_repeat_the_instruction(elem_bits: int) -> None:
     for lane, register, warp in itertools.product(LANES, range(a.size("register")), range(4)):
         repeat, i = divmod(register, count)
         row, column = at(single, i, lane)
-        row += rows * (repeat >> 1) + 2 * rows * (warp & 1)
+        row += rows * (warp & 1) + 2 * rows * (repeat >> 1)
         assert at(a, register, lane, warp) == (row, column + depth * (repeat & 1))
     b = mma_operand((2 * depth, 32), 1, elem_bits, 2, 2)
     single = mma_operand((depth, 8), 1, elem_bits, 1, 1)
@@ -116,7 +116,7 @@ def test_accumulators_of_warps() -> None:
     assert acc.is_bijective()
     for lane, register, warp in itertools.product(LANES, range(16), range(4)):
         row, column = isa_acc(lane, register & 3)
-        row += 16 * (register >> 3) + 32 * (warp & 1)
+        row += 16 * (warp & 1) + 32 * (register >> 3)
         column += 8 * (register >> 2 & 1) + 16 * (warp >> 1)
         assert at(acc, register, lane, warp) == (row, column)
 

@@ -336,15 +336,23 @@ def _compare(fl: FunctionLowering, op: arith.CmpOp) -> None:
 
 def _compared(x: Scalar, op: arith.CmpOp, elem: ElementType, a: str, b: str) -> str:
     """Compare; the result is constant if all threads' elements of a register are on one side of a number, as in a tile
-    of 1,024 beyond the end of a row of 768. Nothing is then loaded, computed or stored for them."""
-    if op.predicate in ORDERS and not is_float(elem) and is_number(b):
-        most = _most(x, a, elem)
-        if most is not None and int(b) >= 0:
-            least = split(x.w.offsets, a)[1]
-            found = {ORDERS[op.predicate](n, int(b)) for n in (least, most)}
+    of 1,024 beyond the end of a row of 768, or of another register's, as off the diagonal of a triangular mask. Nothing
+    is then loaded, computed or stored for them."""
+    if op.predicate in ORDERS and not is_float(elem):
+        ends = [_ends(x, v, elem) for v in (a, b)]
+        if ends[0] and ends[1]:
+            found = {ORDERS[op.predicate](m, n) for m in ends[0] for n in ends[1]}
             if len(found) == 1:
                 return "true" if found.pop() else "false"
     return TABLE[arith.CmpOp](x, op, elem, a, b)
+
+
+def _ends(x: Scalar, a: str, elem: ElementType) -> tuple[int, ...]:
+    """Return the least and the largest value of a register that is never negative; nothing where that is not known."""
+    if is_number(a):
+        return (int(a),) if int(a) >= 0 else ()
+    most = _most(x, a, elem)
+    return () if most is None else (split(x.w.offsets, a)[1], most)
 
 
 @elementwise(arith.SelectOp)

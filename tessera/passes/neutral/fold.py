@@ -210,10 +210,10 @@ def compare_with_itself(op: arith.CmpOp, rw: Rewriter) -> Value | None:
 @rule(FOLD, arith.CmpOp)
 def compare_narrow(op: arith.CmpOp, rw: Rewriter) -> Value | None:
     """cast x < cast y → x < y;  cast x < const c → x < const c   (integers that the cast widens, c of x's type)"""
-    x = _before_widening(op.lhs)
+    x = before_widening(op.lhs)
     if x is None:
         return None
-    y, c = _before_widening(op.rhs), constant_of(op.rhs)
+    y, c = before_widening(op.rhs), constant_of(op.rhs)
     if y is not None and y.type == x.type:
         return rw.emit(arith.CmpOp(x, y, predicate=op.predicate))
     if c is None or wrap(int(c), elem_of(x.type)) != int(c):
@@ -221,7 +221,7 @@ def compare_narrow(op: arith.CmpOp, rw: Rewriter) -> Value | None:
     return rw.emit(arith.CmpOp(x, make_const(rw, int(c), x.type), predicate=op.predicate))
 
 
-def _before_widening(v: Value) -> Value | None:
+def before_widening(v: Value) -> Value | None:
     """The integer of fewer bits that a cast widens to `v`, with the same value."""
     if not isinstance(v.op, arith.CastOp) or not _is_int(v) or not _is_int(v.op.x):
         return None
