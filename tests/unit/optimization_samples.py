@@ -82,6 +82,17 @@ def exact(a, b, c, K, B: tl.constexpr):
 
 
 @tessera.jit
+def decayed(q, k, decays, out, B: tl.constexpr, D: tl.constexpr):
+    """Products of rows with earlier ones, which decay; rows are counted in 64 bits."""
+    rows = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    ds = tl.arange(0, D)
+    x = tl.load(q + rows[:, None] * D + ds)
+    y = tl.load(k + rows[None, :] * D + ds[:, None]) * tl.load(decays + rows)[None, :]
+    found = tl.where(rows[:, None] >= rows[None, :], tl.dot(x, y), 0.0)
+    tl.store(out + rows[:, None] * B + tl.arange(0, B), found)
+
+
+@tessera.jit
 def scaled(a, b, scales, c, K, B: tl.constexpr):
     """A product with a scale for each step, which the loop loads."""
     rows, cols = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
@@ -456,6 +467,11 @@ SAMPLES = [
     Sample(
         "scaled", ("simt",), scaled, lambda: [*small((32, 128), (128, 32), (128,)), np.zeros((32, 32), np.float32)],
         lambda x: [*x[:3], x[3], 128], (1,), {"B": 32}, {"num_stages": 3, "pointer_maps": False},
+    ),
+    Sample(
+        "decayed", BOTH, decayed,
+        lambda: [*small((64, 16), (64, 16), (64,), dtype=np.float32), np.zeros((64, 32), np.float32)], list, (2,),
+        {"B": 32, "D": 16}, {"num_warps": 2},
     ),
     Sample(
         "dequantised", ("simt",), dequantised,

@@ -178,7 +178,18 @@ def _dot(fl: FunctionLowering, op: DotOp) -> None:
         operands.advance(k)
         for i in live:
             acc[i] = multiply_add(fl, elem, a[rows[i] + k], b[cols[i] + k], acc[i])
+    reached = _covering([(rows[i], cols[i]) for i in live])
+    operands.end([(llvm_type(elem), acc[live[n]]) for n in reached])
     fl.set(op.result, copies(layout, acc))
+
+
+def _covering(pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the numbers of a few pairs in which each first and each second member occurs."""
+    firsts, seconds = dict[int, int](), dict[int, int]()
+    for number, (first, second) in enumerate(pairs):
+        firsts.setdefault(first, number)
+        seconds.setdefault(second, number)
+    return sorted({*firsts.values(), *seconds.values()})
 
 
 def multiply_add(fl: FunctionLowering, elem: ElementType, a: str, b: str, c: str) -> str:
@@ -256,6 +267,13 @@ class _Operands:
         for names, pending, reader in zip(self.names, self._pending, self._readers, strict=True):
             while reader is not None and pending and pending[-1][0] <= k:
                 reader.group(pending.pop()[1], names)
+
+    def end(self, results: list[tuple[str, str]]) -> None:
+        """Let who waits for the reads wait for results that all of them reached, if those are fewer: a register of each
+        read would be held until then."""
+        for reader in self._readers:
+            if reader is not None and len(results) < len(reader.came):
+                reader.came = results
 
 
 def _by_depth(reader: Reader, depth: int) -> list[tuple[int, int]]:

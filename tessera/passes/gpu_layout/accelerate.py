@@ -28,7 +28,9 @@ from tessera.dtypes import bfloat16, float16, float32, int32
 from tessera.ir import Builder, Module, Op, TileType, Value, elem_of, pass_, shape_of, with_elem
 from tessera.ir.applications import apply
 from tessera.layout import LinearLayout, mma_acc, mma_operand
+from tessera.ops.arith import Elementwise
 from tessera.passes.gpu_facts import GpuFacts, MmaRow
+from tessera.passes.gpu_layout.computed_operands import computable
 from tessera.passes.gpu_layout.mma_operands import (
     Orders,
     computed_order,
@@ -50,9 +52,10 @@ from tessera.passes.neutral.remarks import place_of, remark
 # all MMAs in the loop leave room for it.
 HELD_OPERAND_REGISTERS = 32
 HELD_WITH_RESULTS = 128  # the same together with the registers of the MMA's results
-# Up to so many elements of an operand FMAs read from where they were loaded. Swizzled rows have an address for each row
-# and chunk of 16 bytes, which ptxas holds: 64x64x64 by four warps spilled 330 registers.
+# Up to so many elements of an operand FMAs read from where they were loaded in any case; of more only those that copies
+# of 16 bytes bring for this product alone. Others would be copied piece by piece, or be read with bank conflicts.
 FEW_ELEMENTS = 128
+COPY_BYTES = 16  # of the widest asynchronous copy
 TF32_MASK = -(1 << 13)  # the bits of an fp32 number that tf32 keeps
 SPLIT_MMAS = {  # parts of a times parts of b, smallest first
     "tf32x3": ((1, 0), (0, 1), (0, 0)),
@@ -239,7 +242,8 @@ def _place_operands(op: ops.DotOp, num_warps: int, lanes: int) -> None:
     layouts = [fma_operand(acc, depth, index) for index in (0, 1)]
     few = all(layout.size("register") <= FEW_ELEMENTS for layout in layouts)
     loaded = all(isinstance(source.op, ops.TileLoad) for source, _ in found)
-    if not few or not loaded or not apply("fma-in-place", op):
+    loaded = loaded and (few or all(_is_copied_for(op, source) for source, _ in found))
+    if not loaded or not apply("fma-in-place", op):
         return
     values = [op.a, op.b]
     for index, ((source, orders), layout) in enumerate(zip(found, layouts, strict=True)):
@@ -249,6 +253,21 @@ def _place_operands(op: ops.DotOp, num_warps: int, lanes: int) -> None:
     op.in_place = True
     for v in values:
         drop_unused(v)
+
+
+def _is_copied_for(dot: ops.DotOp, source: Value) -> bool:
+    """Whether copies of 16 bytes bring a loaded tile, and nothing else reads it."""
+    load, users = source.op, source.users()
+    while len(users) == 1 and isinstance(users[0], ops.TransOp):
+        users = users[0].result.users()
+    assert isinstance(load, ops.TileLoad)
+    layout: LinearLayout | None = load.attrs.get("layout")
+    if layout is None:  # of the TMA unit
+        return users == [dot]
+    fastest = memory_order(load)[0]
+    bits = [b[fastest] for b in layout.bases("register")]
+    run = next((i for i, b in enumerate(bits) if b != 1 << i), len(bits))
+    return users == [dot] and elem_of(source.type).storage_bytes << run >= COPY_BYTES
 
 
 def _buffer(source: Value, orders: Orders, layout: LinearLayout) -> Value:
@@ -274,7 +293,7 @@ class _Acceleration:
         batch = self.shape[0] if len(self.shape) == 3 else 1
         self.wb = min(num_warps, batch)
         rows, cols = self.shape[-2:]
-        gives = self.row.operand_bits == 16 and _gives_rows(op)
+        gives = _gives_rows(op)
         self.wm, self.wn = warps_for(rows, cols, num_warps // self.wb, chained, self.row.m, gives)
         self.builder = Builder.before_op(op)
 
@@ -328,6 +347,8 @@ class _Acceleration:
             cast = self.builder.insert(made.clone({made.x: wide}))
             cast.result.type = result
             return cast.result
+        if computable(self.op, v, layout) and apply("computed-operands", self.op):
+            return self._compute(v, layout)
         loop = loop_between(self.op, made) if made is not None else None
         again = loop is not None and not self._holds(loop, v, layout)
         loaded = isinstance(made, ops.TileLoad)
@@ -344,6 +365,19 @@ class _Acceleration:
             if last.shared is view and last.result.type == result:
                 return last.result
         return Builder.after_op(owner(view)).emit(ops.LocalLoadOp(view, results=[result]))
+
+    def _compute(self, v: Value, layout: LinearLayout) -> Value:
+        """Compute an operand in `layout` from what is loaded."""
+        made, result = v.op, v.type.with_layout(layout)
+        if isinstance(made, ops.TileLoad):
+            view = _buffer(v, [], layout)
+            return self.builder.emit(ops.LocalLoadOp(view, results=[result]))
+        if not isinstance(made, Elementwise):
+            return self.builder.emit(ops.ConvertLayoutOp(v, results=[result]))
+        found = {x: self._compute(x, layout) for x in dict.fromkeys(made.operands)}
+        new = self.builder.insert(made.clone(found)).results[0]
+        new.type = result
+        return new
 
     def _holds(self, loop: Op, v: Value, layout: LinearLayout) -> bool:
         """Whether an operand that a loop does not change is kept in registers."""

@@ -33,7 +33,6 @@ from tessera.passes.gpu_layout.rules import is_pointwise, operand_layout, produc
 DIRECT_STORE_BYTES = 4096
 RECOMPUTE_DEPTH = 4  # pointwise ops that may be computed again to save a conversion (tools/fit)
 SECTOR_BYTES = 32  # of global memory that one transaction moves
-EXPENSIVE = (ops.FloatUnary, ops.DivOp, ops.PowOp, ops.RemOp)
 
 
 @pass_("assign-layouts")
@@ -196,7 +195,7 @@ class Assignment:
 
     def _recompute_cost(self, op: Op, layout: LinearLayout, depth: int) -> float:
         """Return how many bytes must be converted to get the operands of `op` for a result in `layout`."""
-        if not is_pointwise(op) or isinstance(op, EXPENSIVE) or depth == RECOMPUTE_DEPTH:
+        if not is_pointwise(op) or isinstance(op, rules.EXPENSIVE) or depth == RECOMPUTE_DEPTH:
             return float("inf")
         wanted = operand_layout(op, producible(op, layout))
         return sum([self._cost(u, wanted, depth + 1) for u in op.operands])

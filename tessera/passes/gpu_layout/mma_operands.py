@@ -16,7 +16,6 @@ from tessera.layout import (
 )  # fmt: skip
 from tessera.ops import (
     BroadcastOp,
-    CastOp,
     LocalAllocOp,
     LocalTransOp,
     Loop,
@@ -66,11 +65,14 @@ def transposed(view: Value, orders: Orders) -> Value:
 
 
 def drop_unused(v: Value) -> None:
-    """Erase transposes and casts that only this dot used, so that the load only feeds shared memory."""
-    while isinstance(v.op, TransOp | CastOp) and not v.uses:
-        op = v.op
-        v = op.x
-        op.erase()
+    """Erase what only this dot used, so that a load only feeds shared memory."""
+    if not isinstance(v.op, TransOp | Elementwise) or v.uses:
+        return
+    op = v.op
+    operands = dict.fromkeys(op.operands)
+    op.erase()
+    for x in operands:
+        drop_unused(x)
 
 
 def owner(v: Value) -> Op:

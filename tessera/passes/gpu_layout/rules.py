@@ -13,6 +13,13 @@ from tessera.ops.arith import Elementwise
 LEAVES = (ops.ConstOp, ops.ArangeOp, ops.SplatOp)
 VIEWS = (ops.ExpandDimsOp, ops.TransOp, ops.ReshapeOp, ops.JoinOp, ops.SplitOp)
 
+EXPENSIVE = (
+    ops.FloatUnary,
+    ops.DivOp,
+    ops.PowOp,
+    ops.RemOp,
+)  # of which several make an exchange cheaper
+
 
 def is_pointwise(op: Op) -> bool:
     """Whether the operands' layout follows from the result's, and recomputing the op is harmless."""

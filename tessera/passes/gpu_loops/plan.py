@@ -120,12 +120,14 @@ class _Plan:
 
         An MMA that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer CTAs
         would then fit on an SM: in that case the copies run one iteration less ahead, or with three stages
-        the MMA waits. Where an SM would hold fewer warps than it has schedulers, buffers give way to another CTA."""
+        the MMA waits. Where an SM would hold fewer warps than it has schedulers, or than two for each if products are
+        of FMAs, which hide no latency on their own, buffers give way to another CTA."""
         total = self.facts.max_shared_bytes
         fit, most = total // size, (total - beside) // size
         slots = max(1, min(self.wanted, most))
         ctas = {n: self.facts.ctas_that_fit(beside + n * size) for n in range(2, slots + 1)}
-        if slots > 2 and ctas[slots] * self.num_warps < SCHEDULERS:
+        by_fmas = any(isinstance(op, ops.DotOp) for op in self.loop.body)
+        if slots > 2 and ctas[slots] * self.num_warps < SCHEDULERS * (1 + by_fmas):
             slots = next((n for n in range(slots - 1, 1, -1) if ctas[n] > ctas[slots]), slots)
         if not (running or shifts) or slots < 2:
             return slots, False

@@ -3,7 +3,8 @@
 CTAs that share an SM hide each other's latencies. The producer's warps cost registers, and perhaps room for
 one CTA; the producer hides the latency of loads, but not that of everything else. A split that leaves half as many
 CTAs therefore does not pay. Nor does one where a loop has many MMAs, which wait for one another anyway and
-need all registers."""
+need all registers. FMAs wait for one another and for what they read of shared memory, which only several warps of each
+scheduler hide: buffers that a producer fills far ahead would take their room."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from tessera.analysis.registers import sums_beside
 from tessera.ir import Op, elem_of
 from tessera.ops import DotOp, ReshapeOp, TileLoad, TransOp
 from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_layout.accelerate import choose
 from tessera.passes.gpu_loops.warp_roles import WORK, roles_for
 
 MOST_MMAS = 2  # of a loop: attention has two, and loops with more have not been measured
@@ -22,7 +24,7 @@ MOST_MMAS = 2  # of a loop: attention has two, and loops with more have not been
 
 def split_pays(mmas: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) -> bool:
     """Whether a split pays for loops with these MMAs and `shared` bytes of buffers."""
-    if len(mmas) > MOST_MMAS:
+    if len(mmas) > MOST_MMAS or any(choose(op, facts) is None for op in mmas):
         return False
     reg32 = _reg32(mmas, warps, facts)
     registers = min(facts.registers + 1, -(-(reg32 + WORK) // REGISTER_GRAIN) * REGISTER_GRAIN)
