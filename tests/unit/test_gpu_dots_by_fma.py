@@ -9,6 +9,8 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.ir.applications import Session
+from tessera.runtime.driver import driver
+from tessera.tools.tensor_descriptor import TensorDescriptor
 from tests.simt_kit import Compiled
 
 POINTERS = {"a": "*fp32", "b": "*fp32", "c": "*fp32", "k": "i32"}
@@ -81,3 +83,28 @@ def test_eight_results_of_a_thread_read_four_columns_at_once() -> None:
     assert kernel.count(r"\.minnctapersm 6") == 1  # 768 threads
     with Session("k", frozenset({"raise-occupancy"})):
         assert build((32, 32, 32), pointer_maps=False).count(r"\.minnctapersm 6") == 0
+
+
+@tessera.jit
+def halves(a, b, c, K, M: tl.constexpr, D: tl.constexpr):
+    total = tl.zeros((M, M), tl.float16)
+    for k in range(0, K, D):
+        total = tl.dot(a.load([0, k]), b.load([k, 0]), total, out_dtype=tl.float16)
+    c.store([0, 0], total)
+
+
+@pytest.mark.parametrize("num_warps", [1, 4])
+def test_buffers_are_free_when_sums_of_16_bits_are_there(num_warps: int) -> None:
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-2, 2, s).astype(np.float16) for s in ((32, 64), (64, 32)))
+    out = np.zeros((32, 32), np.float16)
+    blocks = [(x, [32, 16]), (y, [16, 32]), (out, [32, 32])]
+    driver.set_active("simt")
+    try:
+        halves[(1,)](
+            *[TensorDescriptor.from_tensor(*given) for given in blocks], 64, 32, 16,
+            num_warps=num_warps, num_stages=3, disable_optimizations="mma,wgmma",
+        )  # fmt: skip
+    finally:
+        driver.reset_active()
+    assert np.array_equal(out, x @ y)

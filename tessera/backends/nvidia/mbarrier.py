@@ -147,8 +147,8 @@ def _await_reads(fl: FunctionLowering, op: ops.MbarrierArriveOp) -> None:
 def _low_32_bits(fl: FunctionLowering, type: str, name: str) -> str:
     """Return 32 bits that depend on an LLVM value."""
     w = fl.w
-    if type in ("float", "double"):
-        bits = 32 if type == "float" else 64
+    bits = {"half": 16, "bfloat": 16, "float": 32, "double": 64}.get(type)
+    if bits is not None:
         type, name = f"i{bits}", w.pure(f"bitcast {type} {name} to i{bits}")
     if type == "i32":
         return name

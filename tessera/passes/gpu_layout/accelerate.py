@@ -171,8 +171,8 @@ def _chains(dots: list[ops.DotOp]) -> set[Op]:
 
 
 def _gives_rows(dot: ops.DotOp) -> bool:
-    """Whether the result, behind the loop that adds it up, too, is the first operand of another dot, which takes it as
-    it is, if warps are along its rows."""
+    """Whether the result, behind the loop that adds it up, too, is the first operand of another dot, which takes it
+    from its own warp, if warps are along its rows: 16 bits as they are."""
     seen: set[Value] = set()
     work = [dot.result]
     while work:

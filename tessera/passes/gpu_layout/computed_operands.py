@@ -62,7 +62,7 @@ def _walk(v: Value, chain: dict[Op, None], loads: dict[ops.TileLoad, None]) -> b
         return True
     if isinstance(op, SPREAD) or op in chain:
         return True
-    if not isinstance(op, Elementwise) or len(set(v.users())) != 1:
+    if not isinstance(op, Elementwise) or len(op.results) > 1 or len(set(v.users())) != 1:
         return False
     chain[op] = None
     return all(_walk(x, chain, loads) for x in op.operands)

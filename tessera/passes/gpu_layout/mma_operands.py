@@ -66,9 +66,9 @@ def transposed(view: Value, orders: Orders) -> Value:
 
 def drop_unused(v: Value) -> None:
     """Erase what only this dot used, so that a load only feeds shared memory."""
-    if not isinstance(v.op, TransOp | Elementwise) or v.uses:
-        return
     op = v.op
+    if not isinstance(op, TransOp | Elementwise) or any(r.uses for r in op.results):
+        return
     operands = dict.fromkeys(op.operands)
     op.erase()
     for x in operands:
