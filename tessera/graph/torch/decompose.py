@@ -189,13 +189,13 @@ def multilabel_margin_loss(x: Any, target: Any, reduction: int) -> Any:
 def repaired() -> Iterator[None]:
     """Ours in place of a wrong decomposition that torch's tracing takes before it asks for `decompositions`."""
     loss, key = aten.multilabel_margin_loss_forward.default, DispatchKey.Autograd
-    wrong = loss.py_kernels[key]
+    before = dict(loss.py_kernels)  # of other releases perhaps without one
     loss._dispatch_cache.clear()
-    loss.py_kernels[key] = multilabel_margin_loss
+    loss.py_kernels.update({key: multilabel_margin_loss} if key in before else {})
     try:
         yield
     finally:
-        loss.py_kernels[key] = wrong
+        loss.py_kernels.update(before)
         loss._dispatch_cache.clear()
 
 
