@@ -96,7 +96,8 @@ class Reused(Dots):
         if at == "pre":  # in front of the loop, where there is no step
             steps = self.f[f"{name[0]}_steps"]
             kept = [s for s in steps if s[0] != "step" and s[1] not in ("scalar", "tile")]
-            self.f = self.f | {f"{name[0]}_steps": tuple(kept)}
+            changed: Features = {f"{name[0]}_steps": tuple(kept)}
+            self.f = {**self.f, **changed}
         self.bounds[name] = self.operand(
             name, AXES[name], int(AXES[name][1] != "m" and name != "b"), at
         ).bound
