@@ -339,17 +339,12 @@ class _Acceleration:
         source, orders = source_of(v)
         result = v.type.with_layout(layout)
         made = source.op
-        here = (
-            made is not None and loop_between(self.op, made) is None
-        )  # else each iteration would cast it
-        if here and _reads_narrowed(made, layout) and apply("operand-casts", made):
-            wide = self._place(self._turned(made.x, orders), layout)
-            cast = self.builder.insert(made.clone({made.x: wide}))
-            cast.result.type = result
-            return cast.result
+        loop = loop_between(self.op, made) if made is not None else None
+        # What a loop does not change is not cast in each of its iterations.
+        if loop is None and _reads_narrowed(made, layout) and apply("operand-casts", made):
+            return self._compute(v, layout)
         if computable(self.op, v, layout) and apply("computed-operands", self.op):
             return self._compute(v, layout)
-        loop = loop_between(self.op, made) if made is not None else None
         again = loop is not None and not self._holds(loop, v, layout)
         loaded = isinstance(made, ops.TileLoad)
         if not loaded and not (again and apply("shared-operands", made)):
@@ -368,13 +363,15 @@ class _Acceleration:
 
     def _compute(self, v: Value, layout: LinearLayout) -> Value:
         """Compute an operand in `layout` from what is loaded."""
-        made, result = v.op, v.type.with_layout(layout)
+        source, orders = source_of(v)
+        made, result = source.op, v.type.with_layout(layout)
         if isinstance(made, ops.TileLoad):
-            view = _buffer(v, [], layout)
+            view = _buffer(source, orders, layout)
             return self.builder.emit(ops.LocalLoadOp(view, results=[result]))
         if not isinstance(made, Elementwise):
             return self.builder.emit(ops.ConvertLayoutOp(v, results=[result]))
-        found = {x: self._compute(x, layout) for x in dict.fromkeys(made.operands)}
+        operands = dict.fromkeys(made.operands)
+        found = {x: self._compute(self._turned(x, orders), layout) for x in operands}
         new = self.builder.insert(made.clone(found)).results[0]
         new.type = result
         return new

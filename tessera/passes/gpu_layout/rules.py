@@ -12,13 +12,8 @@ from tessera.ops.arith import Elementwise
 
 LEAVES = (ops.ConstOp, ops.ArangeOp, ops.SplatOp)
 VIEWS = (ops.ExpandDimsOp, ops.TransOp, ops.ReshapeOp, ops.JoinOp, ops.SplitOp)
-
-EXPENSIVE = (
-    ops.FloatUnary,
-    ops.DivOp,
-    ops.PowOp,
-    ops.RemOp,
-)  # of which several make an exchange cheaper
+# Of elements that several threads hold, each would compute these: an exchange takes less.
+EXPENSIVE = (ops.FloatUnary, ops.DivOp, ops.PowOp, ops.RemOp)
 
 
 def is_pointwise(op: Op) -> bool:
