@@ -127,7 +127,7 @@ class Generator:
     def ops(self, pool: Pool, count: int, depth: int) -> None:
         makers: list[Callable[[Pool], Value | None]] = [
             self.unary, self.binary, self.binary, self.binary, self.shift, self.compare, self.select, self.cast,
-            self.shape, self.shape, self.load, self.reduce, self.dot,
+            self.shape, self.shape, self.load, self.reduce, self.dot, self.sums,
         ]  # fmt: skip
         for _ in range(self.rng.randrange(1, count)):
             if depth and self.rng.random() < 0.25:
@@ -167,6 +167,29 @@ class Generator:
         return self.b.emit(
             CmpOp(x, y, predicate=self.rng.choice(["eq", "ne", "lt", "le", "gt", "ge"]))
         )
+
+    def sums(self, pool: Pool) -> Value:
+        """Sums with a common addend, compared, as rows and columns, perhaps: of small numbers, or such as may wrap."""
+        t, b, sides = TileType((N,), int32), self.b, []
+        shared = b.emit(SplatOp(self.small(self.pick(pool, int32)), results=[t]))
+        square = self.rng.random() < 0.5
+        for axis in (1, 0):
+            pair = [shared, self.small(self.pick(pool, t))]
+            self.rng.shuffle(pair)
+            v = b.emit(AddOp(*pair))
+            if square:
+                v = b.emit(ExpandDimsOp(v, axis=axis))
+                v = b.emit(BroadcastOp(v, results=[TileType((N, N), int32)]))
+            sides.append(v)
+        return b.emit(
+            CmpOp(*sides, predicate=self.rng.choice(["eq", "ne", "lt", "le", "gt", "ge"]))
+        )
+
+    def small(self, x: Value) -> Value:
+        """`x` modulo 32, mostly."""
+        if self.rng.random() < 0.2:
+            return x
+        return self.b.emit(AndOp(x, self.b.emit(ConstOp(value=31, results=[x.type]))))
 
     def select(self, pool: Pool) -> Value:
         x = self.pick(pool)

@@ -17,6 +17,7 @@ LEAST = {
     "mma-chains": 8, "mma-across-iterations": 5, "mma-early-start": 4, "byte-casts": 2, "small-casts": 6,
     "refill-in-place": 1, "shared-prefetch": 5, "scattered-columns": 1, "repeated-loads": 2, "sink-past-loops": 75,
     "whole-sectors": 15, "longer-stores": 5, "shared-operands": 1, "computed-operands": 8,
+    "common-addends": 8,
 }  # fmt: skip
 
 
@@ -79,6 +80,12 @@ def test_kernels_exchange_within_warps(family: str, least: int) -> None:
         ({"b_raw": "i32", "warps": 1, "stages": 1}, "operand-casts", True),
         ({"b_raw": "fp32"}, "operand-casts", False),  # of warpgroups
         ({"b_raw": "i8", "warps": 2}, "operand-casts", False),
+        ({"lower": True}, "common-addends", True),
+        (
+            {"dots": "chain", "link": "causal"},
+            "common-addends",
+            False,
+        ),  # from two places, in 32 bits
         ({"warps": 2, "a_steps": NEGATED}, "computed-operands", True),
         ({"warps": 1, "a_steps": NEGATED}, "computed-operands", False),  # 16 bits
         ({"a_steps": NEGATED}, "computed-operands", False),  # of warpgroups

@@ -125,8 +125,10 @@ def draw(random: Random) -> Features:
 
 
 def edges(random: Random) -> Features:
-    """Whether the axes end within a tile, and whether operands are triangles. Drawn last: the rest stays as it was."""
-    return {"short": random.random() < 0.5, "triangle": random.random() < 0.1}
+    """Whether the axes end within a tile, whether operands are triangles, and results. Drawn last: the rest stays as it
+    was."""
+    drawn: Features = {"short": random.random() < 0.5, "triangle": random.random() < 0.1}
+    return drawn | {"lower": random.random() < 0.1}
 
 
 def draw_overlapping(random: Random) -> Features:
@@ -155,7 +157,8 @@ def quick(drawn: Callable[[], Features]) -> Features:
 
 def settle(f: Features) -> Features:
     """The nearest features that have a meaning together."""
-    f = {"maps": True, "inside": "none", "seen": "nothing", "short": False, "triangle": False, **f}
+    plain = dict.fromkeys(("short", "triangle", "lower"), False)
+    f = {"maps": True, "inside": "none", "seen": "nothing", **plain, **f}
     chain = f["dots"].startswith("chain")
     if f["type"] in ("i8", "fp8e4nv", "fp8e5"):
         f["k"] = max(f["k"], 32)

@@ -29,6 +29,12 @@ def _finish(k: Any, acc: str, bound: float, number: int) -> None:
     col = "rd" if k.chain else "rn"
     kind = k.acc_kind
     view = "" if vector else "[:, None]"
+    if f["lower"] and not vector:  # rows and columns are counted from one place, in 64 bits
+        w.line("post", f"at = pm.to(tl.int64) * {rows}")
+        w.line("post", f"from_rows = at + tl.arange(0, {rows})[:, None]")
+        w.line(
+            "post", f"{acc} = tl.where(from_rows >= at + tl.arange(0, {cols})[None, :], {acc}, 0)"
+        )
     for (ending,) in f["endings"]:
         name = f"{acc}_{ending}_ptr"
         known = name in w.order
