@@ -42,7 +42,7 @@ TILE_IR = (
         "while-to-for", "cpu gpu", "makes `for` loops of `while` loops that count", "one comparison with a fixed bound decides alone; a constant step", "passes/neutral/while_to_for.py `_count`", f"tests/filecheck/while-to-for.tir, {PASSES}", unit="loop",
     ),
     _row(
-        "known-comparisons", "cpu gpu", "drops masks and branches that intervals of indices decide: `i + arange < 128` in a loop to 128 by whole blocks; on GPUs those of a register, too", "an interval holds for every element of every program and iteration, or of a register in all threads", "analysis/ranges.py; arithmetic that may wrap has none", f"tests/filecheck/known-comparisons.tir, tests/unit/test_ranges.py, {PASSES}", unit="op",
+        "known-comparisons", "cpu gpu", "drops masks and branches that intervals of indices decide: `i + arange < 128` in a loop to 128 by whole blocks", "an interval holds for every element of every program and iteration", "analysis/ranges.py; arithmetic that may wrap has none", f"tests/filecheck/known-comparisons.tir, tests/unit/test_ranges.py, {PASSES}", unit="op",
     ),
     _row("common-addends", "cpu gpu", "compares sums by what they do not share: `i * 64 + row >= i * 64 + column` is a triangle in registers", "the same scalar is added to all elements; intervals show that neither sum wraps", "passes/neutral/known_comparisons.py `_leave_common`", f"tests/filecheck/known-comparisons.tir, {PASSES}, {KERNELS}", unit="op"),
     _row("narrow-division", "cpu gpu", "divides in 32 bits what was widened to 64 and fits in 32: program ids as int64", "intervals hold both operands and the result; division by zero gives the same in each width", "analysis/ranges.py", f"tests/filecheck/narrow-division.tir, {PASSES}", unit="op"),
@@ -276,6 +276,7 @@ GPU = (
         "all reads of the buffer stand before the arrival, in its block", "passes/gpu_mma/async_mma.py `_await_reads`",
         "tests/unit/test_ring_reads.py", unit="arrival",
     ),
+    _row("known-registers", "gpu", "drops comparisons that are known for a register's elements in all threads: blocks of a triangular mask off its diagonal", "the registers' bounds, or what is left of them when they are divided, decide", "backends/gpu/elementwise.py `_compared`, `_and_bounds`", f"tests/unit/test_simt_masks.py, {KERNELS}", unit="op"),
     _row("compare-differences", "gpu", "compares what registers have in common with a number once, and the difference with constants: `columns == label`", "equality modulo a power of two", "the registers' known offsets", f"tests/unit/test_simt_masks.py, {KERNELS}", unit="op"),
     _row(
         "share-parts", "gpu", "lets each thread of a reduction or scan over warps combine the parts of a few results for all threads",

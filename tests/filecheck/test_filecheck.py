@@ -92,7 +92,7 @@ IN_PASSES -= {
     "byte-casts",
     "small-casts",
 }
-IN_PASSES -= {"compare-differences", "wide-products"}
+IN_PASSES -= {"compare-differences", "known-registers", "wide-products"}
 IN_PASSES -= {"graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments"}
 IN_PASSES -= {"graph-align-rows", "graph-order-extrema"}
 IN_PASSES -= {

@@ -17,7 +17,7 @@ LEAST = {
     "mma-chains": 8, "mma-across-iterations": 5, "mma-early-start": 4, "byte-casts": 2, "small-casts": 6,
     "refill-in-place": 1, "shared-prefetch": 5, "scattered-columns": 1, "repeated-loads": 2, "sink-past-loops": 75,
     "whole-sectors": 15, "longer-stores": 5, "shared-operands": 1, "computed-operands": 8,
-    "common-addends": 8,
+    "common-addends": 8, "known-registers": 20,
 }  # fmt: skip
 
 

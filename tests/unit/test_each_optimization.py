@@ -208,7 +208,14 @@ def planted(name: str) -> list[Plant]:
 PASSES_APPLY = {o.name for o in OPTIMIZATIONS.values() if o.targets != "cpu"} - FEATURES
 PASSES_APPLY |= {"exchange-partners", "narrow-accumulators", "narrow-tiles", "scalar-inductions"}
 PASSES_APPLY |= {"scan-positions"}
-PASSES_APPLY -= {"share-parts", "byte-casts", "small-casts", "compare-differences", "wide-products"}
+PASSES_APPLY -= {
+    "share-parts",
+    "byte-casts",
+    "small-casts",
+    "compare-differences",
+    "known-registers",
+    "wide-products",
+}
 FAULTS = [pytest.param(n, p, id=f"{n}-{p.__name__}") for n in NAMES for p in planted(n)]
 
 

@@ -155,7 +155,7 @@ def folded_kernel(x, out, N: tl.constexpr):
     tl.store(out + i, v)
 
 
-@pytest.mark.parametrize("off", ["", "known-comparisons"])
+@pytest.mark.parametrize("off", ["", "known-registers"])
 def test_a_register_holds_numbers_a_vector_apart(off: str, monkeypatch: pytest.MonkeyPatch):
     """Of the four columns that a thread has side by side, the second and third alone may be 1 or 2, or 125 or 126."""
     monkeypatch.setenv("TESSERA_DISABLE", off)
@@ -167,6 +167,26 @@ def test_a_register_holds_numbers_a_vector_apart(off: str, monkeypatch: pytest.M
     wanted[:, 125:127] += x[:, 126:124:-1]
     np.testing.assert_array_equal(out, wanted)
     assert found.count(r"ld\.global\.b32") == (8 if off else 4)
+
+
+@tessera.jit
+def triangle_kernel(out, M: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(M, M + 2)[:, None], tl.arange(0, N)[None, :]
+    tl.store(out + (i - M) * N + j, 1, i >= j)
+
+
+@pytest.mark.parametrize("off", ["", "known-registers"])
+def test_registers_off_the_diagonal_are_known(off: str, monkeypatch: pytest.MonkeyPatch):
+    """Of four blocks of 128 columns two lie below row 256, one has the diagonal, and nothing is stored of one."""
+    monkeypatch.setenv("TESSERA_DISABLE", off)
+    found = Compiled(
+        triangle_kernel, {"out": "*i32", "M": C, "N": C}, {"M": 256, "N": 512}, num_warps=1
+    )
+    out = np.zeros((2, 512), np.int32)
+    found.run(out)
+    np.testing.assert_array_equal(out, np.tri(2, 512, 256, dtype=np.int32))
+    # Two elements of each register with the diagonal; without it, all elements of all registers.
+    assert found.count(r"st\.global") == (32 if off else 18)
 
 
 @tessera.jit

@@ -73,7 +73,7 @@ MAX_FUNCTION_LINES = 61
 # that when SLACK lines are saved); who adds a feature makes room for it, or raises the number and gives a reason.
 MOST_LINES = {
     "errors": 680,  # with the form for programs, and classes for mistakes of host code
-    "config": 1610,  # with the names of all optimisations
+    "config": 1611,  # with the names of all optimisations
     "knobs": 100,
     "dtypes": 400,
     "ir": 1980,  # with the names of all passes, former ones, too

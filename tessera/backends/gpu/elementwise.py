@@ -256,7 +256,7 @@ def _and_bounds(fl: FunctionLowering, op: arith.AndOp) -> None:
         name = names[i & ~equal] if len(names) > 1 else names[0]
         if known in ("true", "false"):
             continue
-        if first + (rests[i % len(rests)] - first) % step >= end and apply("known-comparisons", op):
+        if first + (rests[i % len(rests)] - first) % step >= end and apply("known-registers", op):
             found[i] = "false"
         elif first == 0:
             found[i] = fl.w.pure(f"icmp ult {t} {name}, {end}")
@@ -342,7 +342,7 @@ def _compared(x: Scalar, op: arith.CmpOp, elem: ElementType, a: str, b: str) -> 
         ends = [_ends(x, v, elem) for v in (a, b)]
         if ends[0] and ends[1]:
             found = {ORDERS[op.predicate](m, n) for m in ends[0] for n in ends[1]}
-            if len(found) == 1 and apply("known-comparisons", op):
+            if len(found) == 1 and apply("known-registers", op):
                 return "true" if found.pop() else "false"
     return TABLE[arith.CmpOp](x, op, elem, a, b)
 
