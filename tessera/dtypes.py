@@ -145,7 +145,9 @@ class dtype(metaclass=_ByName):
 
     @property
     def nan_code(self) -> int:
-        """The bits that casts to an 8-bit float write for a NaN."""
+        """The bits that casts to an 8-bit float write for a NaN; where none stands for one, the largest number's."""
+        if self.nans is NanEncoding.NONE:
+            return self.largest_code
         sign = 1 << (self.bits - 1)
         return sign if self.nans is NanEncoding.NEGATIVE_ZERO else sign - 1
 

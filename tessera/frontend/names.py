@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+from enum import Enum
 from types import ModuleType
 from typing import Any
 
@@ -54,10 +55,11 @@ def _global(name: str, value: object) -> Any:
     """Return a captured global, if a kernel may capture it."""
     if not is_free(value) and not knobs.compilation.allow_non_constexpr_globals:
         if isinstance(value, type):
-            raise ForbiddenGlobal(
-                f"Unsupported function referenced: {name} is an ordinary Python class",
-                help=f"put `@tessera.aggregate` on {name}, or make it a NamedTuple",
-            )
+            remedy = f"put `@tessera.aggregate` on {name}, or make it a NamedTuple"
+            if issubclass(value, Enum):
+                remedy = f"pass a member as a `tl.constexpr` parameter, or write `X = tl.constexpr({name}.X)` outside"
+            what = f"Unsupported function referenced: {name} is an ordinary Python class"
+            raise ForbiddenGlobal(what, help=remedy)
         if callable(value):
             raise ForbiddenGlobal(
                 f"Unsupported function referenced: {name} is an ordinary Python function",

@@ -128,12 +128,11 @@ def do_bench_on_host(
 
 
 def timer_on_host(timer: Timer) -> Timer:
-    """Return what times on the host as `timer` does, where that is `do_bench`; another timer is its owner's affair."""
-    if timer is do_bench:
-        return do_bench_on_host
-    if getattr(timer, "func", None) is do_bench:
-        given = cast("partial[object]", timer)
-        return partial(do_bench_on_host, *given.args, **given.keywords)
+    """Return what times on the host as `timer` does, where that is one of this module, which may replay a CUDA graph;
+    another timer is its owner's affair."""
+    given = cast("partial[object]", timer if isinstance(timer, partial) else partial(timer))
+    if given.func in (do_bench, do_bench_cudagraph):
+        return partial(do_bench_on_host, **given.keywords)
     return timer
 
 

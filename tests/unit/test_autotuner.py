@@ -389,11 +389,17 @@ def test_print_names_each_config_and_the_winner(capsys: pytest.CaptureFixture[st
 
 
 def test_deprecated_stopwatch_arguments_warn_and_work():
-    with pytest.warns(DeprecationWarning, match="do_bench"):
-        tuner = autotune(
-            [Config({"BLOCK": 64}), Config({"BLOCK": 128})], key=["n"], warmup=1, rep=1
-        )(FakeKernel())
-    assert tuner[(1,)](*arrays(), 8) in (64, 128)
+    for graph in (False, True):  # a CUDA graph times only what runs on a GPU
+        with pytest.warns(DeprecationWarning, match="do_bench") as warned:
+            tuner = autotune(
+                [Config({"BLOCK": 64}), Config({"BLOCK": 128})],
+                key=["n"],
+                warmup=1,
+                rep=1,
+                use_cuda_graph=graph,
+            )(FakeKernel())
+        assert [w.filename for w in warned] == [__file__]
+        assert tuner[(1,)](*arrays(), 8) in (64, 128)
 
 
 def test_config_text_identity_and_pickle():

@@ -283,10 +283,10 @@ def test_every_code_of_an_8_bit_float(isa, t):
     out = np.zeros(1 << 16, np.uint8)
     native(cast_kernel, (64,), x, out, T=t, B=1024)
     want = encode_fp8(x, t)
-    sure = ~np.isnan(x)
+    sure = ~np.isnan(x) | (t is tl.float8e4b15)  # which has no NaN
     np.testing.assert_array_equal(out[sure], want[sure])
     with np.errstate(all="ignore"):
-        assert np.isnan(decode_table(t)[out[~sure]]).all() or t is tl.float8e4b15
+        assert np.isnan(decode_table(t)[out[~sure]]).all()
 
 
 @tessera.jit

@@ -7,6 +7,7 @@ Each argument gives a pair (type string, key). A "constexpr" key is the value it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -48,6 +49,14 @@ def _int(x: int) -> Pair:
     return _ONE if x == 1 else _INT[_int_width(x)][x % 16 == 0]
 
 
+_OTHER_TYPE = (
+    "no kernel type has these elements: convert them, as `x.astype(np.float32)`, or pass another view of the memory, "
+    "as `x.view(np.float32)` or `torch.view_as_real(x)`"
+)
+_OTHER_ORDER = "the bytes of its elements are in another machine's order: pass `x.astype(x.dtype.newbyteorder('='))`"
+_SWAPPED = ">" if sys.byteorder == "little" else "<"  # in names of NumPy's types
+
+
 def _pointer(kind: object, address: int, storage_bytes: int) -> Pair:
     aligned = address % 16 == 0
     wide = storage_bytes >= WIDE and storage_bytes >= WIDE * itemsize_of(kind)
@@ -55,11 +64,8 @@ def _pointer(kind: object, address: int, storage_bytes: int) -> Pair:
     if found is None:
         elem = element_type(kind)
         if elem is None:
-            raise SpecializationError(
-                type=f"array of {kind}",
-                help="no kernel type has these elements: convert them, as `x.astype(np.float32)`, or pass another "
-                "view of the memory, as `x.view(np.float32)` or `torch.view_as_real(x)`",
-            )
+            remedy = _OTHER_ORDER if str(kind).startswith(_SWAPPED) else _OTHER_TYPE
+            raise SpecializationError(type=f"array of {kind}", help=remedy)
         short = "u1" if elem.short == "i1" else elem.short
         key = ("D" if aligned else "") + ("W" if wide else "")
         found = _POINTER[kind, aligned, wide] = (f"*{short}", key)

@@ -428,7 +428,7 @@ def _deprecated_benchmarker(
     warnings.warn(
         "warmup, rep and use_cuda_graph of autotune are deprecated: pass do_bench=",
         DeprecationWarning,
-        stacklevel=4,
+        stacklevel=stacklevel_of_caller(),
     )
     if use_cuda_graph:
         return partial(do_bench_cudagraph, rep=100 if rep is None else rep)

@@ -59,12 +59,8 @@ class Driver:
 
     def get_active_torch_device(self) -> Any:
         """Return the torch.device of this driver's memory. NoDeviceError if torch has not been imported."""
-        torch = _torch()
-        return (
-            torch.device("cpu")
-            if self.name != "cuda"
-            else torch.device("cuda", self.get_current_device())
-        )
+        place = ("cuda", self.get_current_device()) if self.name == "cuda" else ("cpu",)
+        return _torch().device(*place)
 
     def get_device_interface(self) -> Any:
         """Return torch.cuda, or torch.cpu for host memory. NoDeviceError if torch has not been imported."""
@@ -109,12 +105,11 @@ class Driver:
                     help=f"divide with `{Spelling.package}.cdiv(n, BLOCK)` or `//`",
                 )
         found = (index(given[0]), index(given[1]), index(given[2]))
-        for x in found:
-            if x < 0:
-                raise LaunchError(
-                    f"the grid {found} has a negative extent",
-                    help=f"count programs with `{Spelling.package}.cdiv(n, BLOCK)`; 0 programs are allowed",
-                )
+        if min(found) < 0:
+            raise LaunchError(
+                f"the grid {found} has a negative extent",
+                help=f"count programs with `{Spelling.package}.cdiv(n, BLOCK)`; 0 programs are allowed",
+            )
         for axis, x, limit in zip("xyz", found, self.grid_limits):
             if x > limit and 0 not in found:
                 raise LaunchError(

@@ -75,6 +75,7 @@ CASES = [
     launch("an array of objects", "«add[(1,)](np.array([None] * 16), out, 16, BLOCK=16)»", "argument-type", "astype"),
     launch("an array of strings", "«add[(1,)](np.array(['a'] * 16), out, 16, BLOCK=16)»", "argument-type", "astype"),
     launch("an array of complex numbers", "«add[(1,)](np.zeros(16, np.complex64), out, 16, BLOCK=16)»", "argument-type", "view"),
+    launch("an array of another machine's bytes", "«add[(1,)](x.astype('>f4'), out, 16, BLOCK=16)»", "argument-type", "newbyteorder"),
     launch("an array of dates", "«add[(1,)](np.zeros(16, 'datetime64[s]'), out, 16, BLOCK=16)»", "argument-type", "view"),
     launch("an array of another byte order", "«add[(1,)](np.zeros(16, '>f4'), out, 16, BLOCK=16)»", "argument-type", "astype"),
     launch("a transposed array", "«add[(1,)](np.zeros((4, 4), np.float32).T, out, 16, BLOCK=16)»", "warning", "ascontiguousarray"),

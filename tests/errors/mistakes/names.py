@@ -88,6 +88,22 @@ CASES = [
         "forbidden-global", "aggregate",
     ),
     in_program(
+        "an enum",
+        """
+        import enum
+
+        class Mode(enum.IntEnum):
+            ADD = 1
+
+        @tessera.jit
+        def k(x, MODE: tl.constexpr):
+            tl.store(x, 1.0, mask=MODE == «Mode».ADD)
+
+        k[(1,)](x, Mode.ADD)
+        """,
+        "forbidden-global", "X = tl.constexpr(Mode.X)",
+    ),
+    in_program(
         "a global dictionary",
         """
         TABLE = {"a": 1}
