@@ -65,7 +65,7 @@ def _global(name: str, value: object) -> Any:
                 f"Unsupported function referenced: {name} is an ordinary Python function",
                 help=f"put `@tessera.jit` on {name}, or `@tessera.constexpr_function` to run it at compile time",
             )
-        if hasattr(value, "shape"):  # an array
+        if getattr(value, "shape", ()):  # an array
             raise ForbiddenGlobal(name=name, help=f"pass the array as an argument, `{name}`")
         raise ForbiddenGlobal(name=name)
     return wrap(value)

@@ -130,7 +130,7 @@ def do_bench_on_host(
 def timer_on_host(timer: Timer) -> Timer:
     """Return what times on the host as `timer` does, where that is one of this module, which may replay a CUDA graph;
     another timer is its owner's affair."""
-    given = cast("partial[object]", timer if isinstance(timer, partial) else partial(timer))
+    given = cast("partial[object]", timer if hasattr(timer, "func") else partial(timer))
     if given.func in (do_bench, do_bench_cudagraph):
         return partial(do_bench_on_host, **given.keywords)
     return timer

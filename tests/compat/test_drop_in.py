@@ -119,6 +119,24 @@ def test_names_are_the_same_objects(tmp_path: Path):
     python(tmp_path, "-c", imports + checks)
 
 
+def test_tools_that_libraries_ask_for(tmp_path: Path):
+    """vLLM asks which assembler there is, and wraps the function that describes specialisations, when it starts."""
+    code = """
+import tessera.compat, triton.runtime.jit, triton.backends.nvidia.compiler as nvidia
+assert callable(triton.runtime.jit.serialize_specialization_data)
+assert nvidia.GPUTarget("cuda", 90, 32).arch == 90
+from tessera.backends.nvidia import ptxas
+try:
+    found = ptxas.find_tool("ptxas")
+except ptxas.ToolNotFound:
+    pass
+else:
+    tool = nvidia.get_ptxas(90)
+    assert tool.path == found and f"V{tool.version}" in nvidia.get_ptxas_version(90)
+"""
+    python(tmp_path, "-c", code)
+
+
 def test_what_contexts_hold(tmp_path: Path):
     """Libraries look whether there is an allocator, or take it away; and whether compilations are collected."""
     code = """

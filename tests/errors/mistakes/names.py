@@ -117,6 +117,19 @@ CASES = [
         "forbidden-global", "tl.constexpr",
     ),
     in_program(
+        "a global scalar of NumPy",
+        """
+        SCALE = np.float32(2)
+
+        @tessera.jit
+        def k(x):
+            tl.store(x, «SCALE»)
+
+        k[(1,)](x)
+        """,
+        "forbidden-global", "tl.constexpr(...)",
+    ),
+    in_program(
         "a global array",
         """
         @tessera.jit

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -42,9 +43,6 @@ torch_dtypes = ["bool", *int_dtypes, "uint8", *float_dtypes_with_bfloat16]
 tma_dtypes = sorted({*dtypes_with_bfloat16} - {"int64", "uint64", "float64"})
 
 
-# --- the device -------------------------------------------------------------------------------------------
-
-
 def is_interpreter() -> bool:
     return bool(knobs.runtime.interpret)
 
@@ -60,10 +58,7 @@ def is_cuda() -> bool:
 
 
 def _capability() -> tuple[int, int]:
-    target = get_current_target()
-    return (
-        divmod(int(target.arch), 10) if target is not None and target.backend == "cuda" else (0, 0)
-    )
+    return divmod(int(get_current_target().arch), 10) if is_cuda() else (0, 0)
 
 
 def is_ampere_or_newer() -> bool:
@@ -96,10 +91,8 @@ def _never() -> bool:
 
 
 is_hip = is_hip_cdna = is_hip_cdna2 = is_hip_cdna3 = is_hip_cdna3_or_newer = is_hip_cdna4 = _never
-is_hip_rdna = is_hip_rdna3 = is_hip_rdna4 = is_hip_rdna4m = is_hip_gfx1250 = is_xpu = is_rubin = (
-    _never
-)
-is_compile_warmup = supports_clc = _never
+is_hip_rdna = is_hip_rdna3 = is_hip_rdna4 = is_hip_rdna4m = is_hip_gfx1250 = _never
+is_xpu = is_rubin = is_compile_warmup = supports_clc = _never
 
 
 def get_hip_lds_size() -> int:
@@ -131,9 +124,6 @@ def _supports_cluster_size(device: object, num_ctas: int) -> bool:
 def skip_if_unsupported_cluster_size(num_ctas: int) -> None:
     if not _supports_cluster_size(None, num_ctas):
         pytest.skip(f"clusters of {num_ctas} blocks need compute capability 9.0")
-
-
-# --- data -------------------------------------------------------------------------------------------------
 
 
 def random_int(low: int, high: int, *, warmup_value: object = None, **kwargs: Any) -> int:
@@ -221,20 +211,14 @@ def torch_dtype_name(dtype: object) -> str:
 def str_to_triton_dtype(x: str) -> Any:
     """Return tl.float32 for "float32" or "fp32"."""
     name = str(x).removeprefix("torch.")
-    found = getattr(
-        tl,
-        {"bool": "int1", "float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5"}.get(name, name),
-        None,
-    )
+    names = {"bool": "int1", "float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5"}
+    found = getattr(tl, names.get(name, name), None)
     return found if isinstance(found, _types.dtype) else _tensors.element_type(name)
 
 
 def default_alloc_fn(size: int, align: int, _: object) -> Any:
     """Return scratch memory for `triton.set_allocator`."""
     return torch.empty(size, dtype=torch.int8, device="cuda")
-
-
-# --- knobs and processes ----------------------------------------------------------------------------------
 
 
 def _fresh_knobs_impl(  # pyright: ignore[reportUnusedFunction]  Triton's tests import it
@@ -301,10 +285,8 @@ def run_in_process(
             child.join()
             failure = RuntimeError(f"the process ended with exit code {child.exitcode}")
         child.join()
-        output = ""
-        if os.path.exists(errors):
-            with open(errors, errors="replace") as f:
-                output = f.read()
+        found = os.path.exists(errors)
+        output = Path(errors).read_text(errors="replace") if found else ""
     return ProcessResult(failure, output)
 
 

@@ -10,7 +10,7 @@ from tessera.compat.adopt import adopt
 from tessera.dtypes import int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 from tessera.language import core as _core
 from tessera.language.core import *
-from tessera.language.values import unwrap
+from tessera.language.values import unwrap as _unwrap_if_constexpr
 from tessera.runtime.arguments.specialize import type_of_string as str_to_ty
 
 CONSTEXPR_0 = constexpr(0)  # a default that stays a compile-time value
@@ -28,10 +28,6 @@ def get_int_dtype(bitwidth: int, signed: bool) -> Any:
     if found is None:
         raise ValueError(f"Unsupported bitwidth {bitwidth} and signedness {signed}")
     return found
-
-
-def _unwrap_if_constexpr(x: object) -> Any:
-    return unwrap(x)
 
 
 __getattr__ = absent(__name__, _core)

@@ -14,6 +14,7 @@ from tessera.runtime.arguments.tensors import MockTensor, TensorWrapper, reinter
 from tessera.runtime.jit import JITFunction
 from tessera.runtime.launching.hooks import JitFunctionInfo
 from tessera.runtime.launching.interface import KernelInterface
+from tessera.runtime.launching.specialization_data import encode as serialize_specialization_data
 
 jit = _package_jit
 
@@ -28,5 +29,6 @@ def native_specialize_impl(
 __all__ = [
     "ConstexprFunction", "JITCallable", "JITFunction", "JitFunctionInfo", "KernelInterface", "KernelParam",
     "MockTensor", "TensorWrapper", "constexpr_function", "jit", "mangle_type", "native_specialize_impl", "reinterpret",
+    "serialize_specialization_data",
 ]  # fmt: skip
 __getattr__ = absent(__name__)
