@@ -212,6 +212,22 @@ def chained(name, programs):
     assert ctypes.c_int32.from_address(engine.get_global_value_address("calls")).value == 2
 
 
+def alarmed(name, programs):
+    # what a timeout of tests or a service's shutdown raises
+    def late(number, frame):
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGALRM, signal.SIGTERM):
+        signal.signal(number, late)
+    for number in (signal.SIGALRM, signal.SIGTERM):
+        threading.Timer(0.3, os.kill, (os.getpid(), number)).start()
+        try:
+            launch(globals()[name], programs)
+        except KeyboardInterrupt:
+            print(number.name, flush=True)
+        still_good(globals()[name], programs)
+
+
 def elsewhere(name, programs):
     # launched by another thread: the main thread gets the interrupt, the kernel goes on
     flag, out = np.zeros(1, np.int32), np.zeros(programs, np.int32)
@@ -287,6 +303,10 @@ def test_between_programs(tmp_path: Path):
 @pytest.mark.parametrize("programs", [1, 16])
 def test_a_handler_that_does_not_raise(programs: int, tmp_path: Path):
     assert run(tmp_path, "handled", "spin", programs, 2) == ["running", "handled", "good"]
+
+
+def test_other_signals_whose_handlers_raise(tmp_path: Path):
+    assert run(tmp_path, "alarmed", "spin", 4, 2) == ["SIGALRM", "SIGTERM", "good"]
 
 
 def test_handlers_of_libraries_that_call_ours(tmp_path: Path):

@@ -1,17 +1,16 @@
 """Lets Ctrl-C end a running kernel: launches poll for signals where that costs nothing, and end early if a handler
 raises.
 
-Python's own handler only sets a flag, on which code that holds the GIL acts. So our handler of SIGINT calls Python's
-and counts the signals (`attention`). Each thread of a launch compares the count with the last one that it saw: before
-each chunk of the grid, before each program of a kernel whose loops may be long, at the head of each `while` loop, and
-after each block of iterations of a long `for` loop. If the count has changed, the thread calls `poll`: the launching
-thread takes the GIL and lets Python run its handlers. If one raises (KeyboardInterrupt), the launch's status becomes
-INTERRUPTED, the other threads see that when they poll next, and each leaves its program there; arrays hold what was
-written so far.
+Python's own handler only sets a flag, on which code that holds the GIL acts. So our handler of SIGINT, and of those
+of SIGALRM and SIGTERM that a program sets to end what takes too long, calls Python's and counts the signals
+(`attention`). Each thread of a launch compares the count with the last one that it saw: before each chunk of the
+grid, before each program of a kernel whose loops may be long, at the head of each `while` loop, and after each block
+of iterations of a long `for` loop. If the count has changed, the thread calls `poll`: the launching thread takes the
+GIL and lets Python run its handlers. If one raises (KeyboardInterrupt), the launch's status becomes INTERRUPTED, the
+other threads see that when they poll next, and each leaves its program there; arrays hold what was written so far.
 
 Python runs handlers of signals only in the main thread, so only a launch from there is interrupted. If a program
-installs another handler of SIGINT, ours is put in front of it when the next kernel is loaded, or launched through
-Python.
+installs another handler, ours is put in front of it when the next kernel is loaded, or launched through Python.
 """
 
 from __future__ import annotations
@@ -50,6 +49,8 @@ INTERRUPTED = -4  # the result of a launch that Ctrl-C ended: -EINTR
 # of 16,384 elements, and for one around loops that may each end before they poll.
 BLOCK, BLOCK_OF_LOOPS = 1024, 16
 SIGACTION_BYTES = 256  # at least; the handler comes first
+INTERRUPT = int(signal.SIGINT)
+SIGNALS = (signal.SIGINT, signal.SIGALRM, signal.SIGTERM)
 
 
 # --- native functions ------------------------------------------------------------------------------------------------
@@ -57,6 +58,7 @@ Handler: TypeAlias = Callable[[i32, object, object], None]
 attention = variable(i32)
 previous = variable(object)
 first = variable(object)
+python = variable(object)  # the handler of the other signals, which is the same function for all
 inside = variable(i32)
 
 
@@ -94,15 +96,20 @@ def tessera_pool_signalled(number: i32, about: object, context: object) -> None:
     call the first one, Python's, which does not know ours."""
     atomic_add(attention, 1, "seq_cst")
     outer = atomic_add(inside, 1, "seq_cst") == 0
-    handler = cast(Handler, atomic_load(previous if outer else first, "acquire"))
-    handler(number, about, context)
+    slot = (previous if outer else first) if number == INTERRUPT else python
+    cast(Handler, atomic_load(slot, "acquire"))(number, about, context)
     atomic_add(inside, -1, "seq_cst")
 
 
 @native(exported=True)
-def tessera_pool_follow(handler: object) -> None:
-    atomic_store(previous, handler, "release")
-    compare_exchange(first, None, handler, "seq_cst", "seq_cst")
+def tessera_pool_follow(number: i32, handler: object) -> bool:
+    """Note the handler that ours shall call. False if it is not the one that other signals have."""
+    if number == INTERRUPT:
+        atomic_store(previous, handler, "release")
+        compare_exchange(first, None, handler, "seq_cst", "seq_cst")
+        return True
+    compare_exchange(python, None, handler, "seq_cst", "seq_cst")
+    return atomic_load(python, "acquire") == handler
 
 
 @native
@@ -125,15 +132,17 @@ SYMBOLS = ("tessera_pool_signalled", "tessera_pool_follow")
 
 
 def follow_interrupts(signalled: int, follow: int) -> None:
-    """Install our handler, at address `signalled`, before the current one of SIGINT, if that one is a function."""
+    """Install our handler, at address `signalled`, before the current one of SIGINT, if that one is a function, and of
+    the other signals, if that one is Python's."""
     sigaction = _sigaction()
-    now = (ctypes.c_uint64 * (SIGACTION_BYTES // 8))()
-    sigaction(int(signal.SIGINT), None, now)
-    if now[0] in (0, 1, signalled):  # the default, ignored, ours
-        return
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(follow)(now[0])
-    now[0] = signalled
-    sigaction(int(signal.SIGINT), now, None)
+    for number in (n for n in SIGNALS if callable(signal.getsignal(n))):
+        now = (ctypes.c_uint64 * (SIGACTION_BYTES // 8))()
+        sigaction(int(number), None, now)
+        if now[0] in (0, 1, signalled):  # the default, ignored, ours
+            continue
+        if ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_int, ctypes.c_void_p)(follow)(number, now[0]):
+            now[0] = signalled
+            sigaction(int(number), now, None)
 
 
 @cache
