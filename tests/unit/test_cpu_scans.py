@@ -138,6 +138,21 @@ def test_which_scans_need_no_buffer(
         assert fills_a_buffer(kernel, arch, constants)
 
 
+@tessera.jit
+def whole_row(x, out, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(out + at, tl.cumsum(tl.load(x + at), axis=0))
+
+
+@pytest.mark.parametrize(("kind", "fences"), [("fp32", True), ("i32", True), ("fp64", False)])
+def test_vectors_do_not_wait_for_the_carry(kind: str, fences: bool) -> None:
+    """LLVM may leave nothing in the lanes that come from another 128 bits: it would leave there what the carry's
+    register has, and the vector would wait for the one before it."""
+    source = ASTSource(whole_row, {"x": f"*{kind}", "out": f"*{kind}", "B": "constexpr"}, {"B": B})
+    text = tessera.compile(source, target=GPUTarget("cpu", "avx2", 1)).asm["llir"]
+    assert ("@llvm.arithmetic.fence.v8f32" in text) == fences
+
+
 KINDS = [np.float32, np.float64, np.float16, np.int8, np.int32, np.int64, np.uint8]
 
 

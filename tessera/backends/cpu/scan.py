@@ -34,6 +34,8 @@ from tessera.ir import elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import MulOp, ScanOp
 
+SHUFFLED = 128  # bits that instructions shuffle by themselves
+
 
 @executes(ScanOp)
 def _scan(lo: Lowering, op: ScanOp) -> None:
@@ -81,7 +83,8 @@ def _prefix(lo: Lowering, op: ScanOp, values: Group, lanes: int) -> Group:
     while step < lanes:
         blocks = [i - i % (2 * step) for i in range(lanes)]
         order = [first + step - (not op.reverse) for first in blocks]
-        moved = combine(lo, op, _whole(lo, op, shuffled(lo, values, lanes, order), lanes), values)
+        parts = shuffled(lo, values, lanes, order)
+        moved = combine(lo, op, [_whole(lo, op, x, lanes, step) for x in parts], values)
         kept = [(i - first < step) != op.reverse for i, first in enumerate(blocks)]
         keep = "<" + ", ".join(f"i1 {'true' if k else 'false'}" for k in kept) + ">"
         values = [
@@ -98,17 +101,17 @@ def _prefix(lo: Lowering, op: ScanOp, values: Group, lanes: int) -> Group:
     return values
 
 
-def _whole(lo: Lowering, op: ScanOp, values: Group, lanes: int) -> Group:
-    """Keep LLVM from leaving anything in lanes that a product does not need: denormal numbers take long."""
-    if not any(isinstance(x, MulOp) for x in op.combine):
-        return values
-    return [_fenced(lo, x, lanes) if is_float(x.type) and x.type.bits >= 32 else x for x in values]
-
-
-def _fenced(lo: Lowering, x: Val, lanes: int) -> Val:
-    ty = lane_type(x.type, lanes)
-    name = f"llvm.arithmetic.fence.v{lanes}f{x.type.bits}"
-    return make(x.type, lanes, lo.em.call(ty, name, f"{ty} {lo.text(x, lanes)}"))
+def _whole(lo: Lowering, op: ScanOp, x: Val, lanes: int, step: int) -> Val:
+    """Keep LLVM from leaving anything in lanes that are not kept. Denormal numbers take products long; and lanes that
+    come from another 128 bits LLVM inserts into any register, such as the carry, for which all would wait then."""
+    bits = x.type.bits
+    products = is_float(x.type) and any(isinstance(o, MulOp) for o in op.combine)
+    if bits < 32 or not (products or (bits == 32 and 2 * step * bits > SHUFFLED)):
+        return x
+    number = f"<{lanes} x {'float' if bits == 32 else 'double'}>"  # what there are fences for
+    text = lo.em.op(f"bitcast {lane_type(x.type, lanes)} {lo.text(x, lanes)} to {number}")
+    text = lo.em.call(number, f"llvm.arithmetic.fence.v{lanes}f{bits}", f"{number} {text}")
+    return make(x.type, lanes, lo.em.op(f"bitcast {number} {text} to {lane_type(x.type, lanes)}"))
 
 
 def _spread(lo: Lowering, values: Group, lanes: int, lane: int, wide: int) -> Group:
