@@ -129,6 +129,7 @@ GRAPHS = (
         "graph/passes/walk_rows.py", "tests/unit/test_graph_walk_rows.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
     ),
     _row("graph-align-rows", "gpu", "walks through long rows of odd length from a multiple of 16 bytes on, so that threads read and write vectors; a row's edges are a small tile of their own", "known lengths; each loop of a row may take its elements in any order; sums change their order", "graph/emit/aligned.py", "tests/unit/test_graph_align.py", unit="loop"),
+    _row("graph-stream-scans", "cpu", "scans rows of any length in one loop, instead of in steps that carry what the last one came to", "known lengths; nothing but the scan, what it reads and what is computed from each of its elements is in the nest", "graph/emit/tiling.py `_streams`", "tests/unit/test_graph_split_scan.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop"),
     _row(
         "graph-split-scans", "gpu", "scans parts of long rows, each from what the parts before it come to, where rows are few", "known lengths; each element needs the scan at its own place alone; sums change their order",
         "graph/passes/split_scan.py", "tests/unit/test_graph_split_scan.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
@@ -380,6 +381,7 @@ CPU = (
         "positions grow along the axis and do not wrap; the region yields one of the two that it gets; elements are combined in order",
         "backends/cpu/scan_positions.py `_is_position`", f"tests/unit/test_cpu_scan_positions.py, {KERNELS}", unit="op",
     ),
+    _row("scan-columns", "cpu", "walks down the columns of a narrow tile together, in vectors of as many as are left", "columns are scanned apart from each other; a row has at most eight vectors", "backends/cpu/scan.py `_columns`", f"tests/unit/test_cpu_scans.py, {KERNELS}", unit="op"),
     _row(
         "scan-stores", "cpu", "stores what a scan gives in the scan's own loop, without a buffer in between",
         "nothing else needs the results or has an effect in between; the launch checks that the arrays do not overlap",
@@ -397,10 +399,7 @@ CPU = (
         "branchless-lanes", "cpu", "reads and writes lanes of a vector of addresses without a branch for each, on machines that cannot leave out some of them",
         "a lane that the mask leaves out has the address of 64 bytes on the stack instead of its own", "backends/cpu/memory.py `_readable`", f"tests/unit/test_cpu_codegen.py, {KERNELS}", unit="access",
     ),
-    _row(
-        "vector-unroll", "cpu", "takes several vectors a trip of a loop that does little", "trips are independent",
-        "backends/cpu/loops.py `each`", f"tests/unit/test_cpu_rows.py, {KERNELS}", unit="loop",
-    ),
+    _row("vector-unroll", "cpu", "takes several vectors a trip of a loop that does little", "trips are independent", "backends/cpu/loops.py `each`", f"tests/unit/test_cpu_rows.py, {KERNELS}", unit="loop"),
     _row(
         "transposed-tiles", "cpu", "reads tiles along the contiguous dimension and transposes blocks in registers", "extents are multiples of a vector",
         "backends/cpu/transpose.py `transposed_dimension`", "tests/unit/test_cpu_codegen.py", unit="tile",

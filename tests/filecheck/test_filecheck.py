@@ -94,7 +94,7 @@ IN_PASSES -= {
 }
 IN_PASSES -= {"compare-differences", "known-registers", "wide-products"}
 IN_PASSES -= {"graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments"}
-IN_PASSES -= {"graph-align-rows", "graph-order-extrema"}
+IN_PASSES -= {"graph-align-rows", "graph-order-extrema", "graph-stream-scans"}
 IN_PASSES -= {
     "graph-reuse-memory",
     "graph-cut-arena",

@@ -76,7 +76,7 @@ def test_random_graphs(seed: int, steps: int):
 PLANNED = (
     "graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments", "graph-reuse-memory",
     "graph-cut-arena", "graph-break-launches", "graph-order-steps", "graph-own-products", "graph-fuse-products",
-    "graph-place-parts", "graph-align-rows", "graph-order-extrema",
+    "graph-place-parts", "graph-align-rows", "graph-order-extrema", "graph-stream-scans",
 )  # fmt: skip
 # Of torch's graphs, in tests/graph.
 OF_TORCH = (

@@ -146,6 +146,7 @@ def test_rows_reach_lanes_without_branches(isa: str, is_reached: bool) -> None:
         "streaming-tiles",
         "tile-prefetch",
         "scan-stores",
+        "scan-columns",
         "scan-positions",
         "blocked-iterations",
     )

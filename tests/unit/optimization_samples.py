@@ -302,6 +302,12 @@ def sums_so_far(x, out, n, B: tl.constexpr):
 
 
 @tessera.jit
+def columns_so_far(x, out, BM: tl.constexpr, BN: tl.constexpr):
+    at = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+    tl.store(out + at, tl.cumsum(tl.load(x + at), 0))
+
+
+@tessera.jit
 def last_largest(a, i, b, j):
     first = (a > b) | ((a == b) & (i > j))
     return tl.where(first, a, b), tl.where(first, i, j)
@@ -557,6 +563,10 @@ SAMPLES = [
     Sample(
         "sums so far", ("cpu",), sums_so_far, lambda: small((3, 100), (3, 100), dtype=np.float32),
         lambda x: [*x, 100], (3,), {"B": 128},
+    ),
+    Sample(
+        "columns so far", ("cpu",), columns_so_far, lambda: small((8, 128), (8, 128), dtype=np.float32), list, (1,),
+        {"BM": 8, "BN": 128},
     ),
     Sample(
         "largest so far", ("cpu",), largest_so_far, lambda: small((64,), (64,), dtype=np.float32), list, (1,), {"B": 64}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tessera.backends.compiler import GPUTarget
 from tessera.dtypes import int64
 from tessera.graph.calls.executable import machine_of
 from tessera.graph.emit.tiling import Machine
@@ -49,6 +50,29 @@ def test_prefix_sums_of_any_length(shape: tuple[int, int]):
     for machine in (SMALL, replace(SMALL, step=2), replace(SMALL, lanes=2), machine_of(HOPPER)):
         module = module_of(lambda g: prefix_sums(g, *shape))
         np.testing.assert_array_equal(compiled(module, machine)([x])[0], x.cumsum(1))
+
+
+@pytest.mark.parametrize("off", ["", "graph-stream-scans", "scan-columns"])
+@pytest.mark.parametrize("shape", [(1, 70000), (3, 40000), (7, 5000), (12, 3000), (77, 600)])
+def test_columns_of_a_cpu(shape: tuple[int, int], off: str, monkeypatch: pytest.MonkeyPatch):
+    """Of rows of any number of columns, which lie across memory; with what is computed from each element."""
+    monkeypatch.setenv("TESSERA_DISABLE", off)
+    (n, m), x = shape, RNG.integers(-50, 50, shape[::-1]).astype(np.float32)
+
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", fp32(m, n))
+
+        def row(i: Value) -> Any:
+            made = g.scan("sum", m, lambda r: g.load(a, r, i))
+            return g.loop([m], lambda r: g.add(g.load(made, r), g.load(a, r, i)))
+
+        return g.loops([n], row, [(1, n)])
+
+    with Session("graph") as session:
+        exe = compiled(module_of(build), machine_of(GPUTarget("cpu", "avx2", 1)))
+    np.testing.assert_array_equal(exe([x])[0], (x.cumsum(0) + x).T)
+    applied = {a.name for a in session.applied}
+    assert ("graph-stream-scans" in applied) == (off != "graph-stream-scans")
 
 
 # --- any scan -------------------------------------------------------------------------------------------------------

@@ -155,8 +155,7 @@ def _mul(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
         terms = tuple(lo.em.op(f"mul nsw i64 {t}, {wide}") for t in terms)
         if pattern is not None:
             step = lo.em.op(f"mul nsw i64 {step}, {wide}") if step else wide
-    align = min(a.align * b.align, ANY_ALIGN)
-    return _affine(a.type, base, terms, (pattern, step), align, a, b)
+    return _affine(a.type, base, terms, (pattern, step), min(a.align * b.align, ANY_ALIGN), a, b)
 
 
 def _shl(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:

@@ -405,6 +405,4 @@ class Emitter:
 
 def argument_type(text: str) -> str:
     """`ptr align 4 %p` → ptr; `<4 x float> splat (float 1.0)` → <4 x float>; `i1 false` → i1."""
-    if text.startswith("<"):
-        return text[: text.index(">") + 1]
-    return text.split(" ", 1)[0]
+    return text[: text.index(">") + 1] if text.startswith("<") else text.split(" ", 1)[0]

@@ -67,9 +67,7 @@ def _uniform(v: Value) -> bool:
         return True
     if isinstance(op, ops.ConstOp):
         return True
-    if isinstance(op, (*_SAME, *_MATH)):
-        return all(_uniform(x) for x in op.operands)
-    return False
+    return isinstance(op, (*_SAME, *_MATH)) and all(_uniform(x) for x in op.operands)
 
 
 def _scalar(b: Builder, v: Value) -> Value:

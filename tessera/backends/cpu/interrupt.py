@@ -178,9 +178,7 @@ def iterations_between_looks(loop: ForOp) -> int:
     count = BLOCK_OF_LOOPS if around else BLOCK
     known = [v.op.value for v in (loop.lb, loop.ub, loop.step) if isinstance(v.op, ConstOp)]
     bounds = [x for x in known if isinstance(x, int)]
-    if len(bounds) == 3 and bounds[2] and not range(*bounds)[count:]:
-        return 0
-    return count
+    return 0 if len(bounds) == 3 and bounds[2] and not range(*bounds)[count:] else count
 
 
 def leave_if_interrupted(lo: Lowering) -> None:

@@ -16,9 +16,7 @@ _SCALARS = {"fp32": "float", "fp64": "double"}
 
 def scalar_type(t: Type) -> str:
     """Return the LLVM type of a value of scalar type `t` in a register."""
-    if not isinstance(t, dtype):
-        return "ptr"
-    return _SCALARS.get(t.name) or f"i{t.bits}"
+    return _SCALARS.get(t.name) or f"i{t.bits}" if isinstance(t, dtype) else "ptr"
 
 
 def memory_type(t: Type) -> str:

@@ -387,9 +387,7 @@ class Lowering(Coordinates):
         if x.step:
             step = x.step if e == "i64" else em.op(f"trunc i64 {x.step} to {e}")
             steps = em.op(f"mul <{n} x {e}> {em.splat(e, step, n)}, {steps}")
-        if first == "0":
-            return steps
-        return em.op(f"add <{n} x {e}> {em.splat(e, first, n)}, {steps}")
+        return steps if first == "0" else em.op(f"add <{n} x {e}> {em.splat(e, first, n)}, {steps}")
 
     def lane0(self, x: Val) -> str:
         """Return base + terms of an affine value, as a scalar."""

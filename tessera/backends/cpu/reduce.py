@@ -67,8 +67,7 @@ def combine(lo: Lowering, op: CombineOp, a: Group, b: Group) -> Group:
     with lo.bound(dict(zip(op.combine.args, [*a, *b], strict=True))):
         if _obstacle(op) is None:
             return _run_lanes(lo, op.combine)
-        end = control.lower_block(lo, op.combine)
-        return [lo.scalar(v) for v in end.operands]
+        return [lo.scalar(v) for v in control.lower_block(lo, op.combine).operands]
 
 
 def _run_lanes(lo: Lowering, block: Block) -> Group:

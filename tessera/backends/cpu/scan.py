@@ -5,7 +5,7 @@ need of the results they get vector by vector (scan_stores.py), other ops in buf
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import gcd
 
@@ -238,14 +238,31 @@ class _Scan:
         return first_end(self.lo, len(self.shape) - 1, length, coords, ends, stays=True)
 
     def _columns(self) -> None:
-        lo, op, length, axis = self.lo, self.op, self.shape[self.op.axis], self.op.axis
-        rest = (*self.shape[:axis], *self.shape[axis + 1 :])
-        plan = nest(lo, rest, lanes=self.width * vectors(lo, op, self.shape, self.width))
-        cell = Registers(lo, op.inputs, plan.lanes)
+        lo, op, shape, axis = self.lo, self.op, self.shape, self.op.axis
+        *outer, length = rest = (*shape[:axis], *shape[axis + 1 :])
+        lanes = self.width * vectors(lo, op, shape, self.width)
+        plan, parts = nest(lo, rest, lanes=lanes), _parts(length, lanes)
+        if not (len(plan.group) == 1 < len(parts) <= UNROLL and apply("scan-columns", op)):
+            each(lo, plan, lambda at: self._down([at]))
+            return
 
         def body(at: Point) -> None:
-            def along(c: Coord, first: bool) -> None:
-                where = Point((*at.coords[:axis], c, *at.coords[axis:]), plan.lanes)
+            self._down([point((*at.coords, c), n) for c, n in parts])
+
+        if outer:
+            each(lo, Nest(tuple(outer), tuple(range(len(outer))), (), 1), body)
+        else:
+            body(Point((), 1))
+
+    def _down(self, ats: Sequence[Point]) -> None:
+        """Emit the walk down several columns, which are next to each other in memory and do not wait for each other."""
+        lo, op, length, axis = self.lo, self.op, self.shape[self.op.axis], self.op.axis
+        cells = [Registers(lo, op.inputs, at.lanes) for at in ats]
+
+        def along(c: Coord, first: bool) -> None:
+            lo.memo = {}
+            for at, cell in zip(ats, cells, strict=True):
+                where = Point((*at.coords[:axis], c, *at.coords[axis:]), at.lanes)
                 lo.here = where
                 values = group_at(lo, op, where)
                 if not first:
@@ -253,14 +270,23 @@ class _Scan:
                 cell.set(values)
                 self._put(where, values)
 
-            along(Coord(length - 1 if op.reverse else 0, (), None, length), True)
-            if length > 1:
-                with lo.em.loop(1, length, 1) as j:
-                    lo.memo = {}
-                    along(_counted(lo, op, j, 1, length), False)
-                lo.memo = {}
+        along(Coord(length - 1 if op.reverse else 0, (), None, length), True)
+        if length > 1:
+            with lo.em.loop(1, length, 1) as j:
+                along(_counted(lo, op, j, 1, length), False)
+        lo.memo = {}
 
-        each(lo, plan, body)
+
+def _parts(length: int, lanes: int) -> list[tuple[Coord, int]]:
+    """Return the vectors of a row, whole ones and then halves of them, and how many lanes each has."""
+    found, first = list[tuple[Coord, int]](), 0
+    while first < length:
+        while lanes > length - first:
+            lanes //= 2
+        pattern = tuple(range(lanes)) if lanes > 1 else None
+        found.append((Coord(first, (), pattern, length), lanes))
+        first += lanes
+    return found
 
 
 def _counted(lo: Lowering, op: ScanOp, i: int | str, step: int, length: int) -> Coord:

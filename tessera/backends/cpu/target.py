@@ -147,6 +147,4 @@ def resolve(arch: str | int = "native") -> tuple[Target, CpuFacts]:
 def _level(isa: str) -> Target:
     if isa == "neon":
         return aarch64()
-    if platform.machine() in ("x86_64", "AMD64"):
-        return host(isa)
-    return x86(X86_LEVELS[isa])
+    return host(isa) if platform.machine() in ("x86_64", "AMD64") else x86(X86_LEVELS[isa])

@@ -49,9 +49,7 @@ def groups(layout: LinearLayout | None, count: int, vec: int) -> list[int]:
 
 def copies(layout: LinearLayout | None, names: Sequence[str]) -> list[str]:
     """Return the full list of registers, from those of the first copies."""
-    if layout is None:
-        return list(names)
-    return [names[i] for i in layout.register_representatives()]
+    return list(names) if layout is None else [names[i] for i in layout.register_representatives()]
 
 
 def layout_of(v: Value) -> LinearLayout | None:

@@ -94,9 +94,7 @@ def unpack(
             if n == BYTES:
                 w.parts.update({x: (vector, i) for i, x in enumerate(names)})
             result += names
-    if elem is int1:
-        return [w.pure(f"icmp ne i8 {x}, 0") for x in result]
-    return result
+    return [w.pure(f"icmp ne i8 {x}, 0") for x in result] if elem is int1 else result
 
 
 def _uncast(fl: FunctionLowering, elem: ElementType, reg: str, have: str) -> str:

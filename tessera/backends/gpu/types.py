@@ -17,9 +17,7 @@ POINTER = "ptr addrspace(1)"
 
 def llvm_type(elem: ElementType) -> str:
     """Return the type of one element in a register."""
-    if isinstance(elem, pointer_type):
-        return POINTER
-    return elem.llvm
+    return POINTER if isinstance(elem, pointer_type) else elem.llvm
 
 
 def memory_bits(elem: ElementType) -> int:

@@ -28,9 +28,7 @@ def compile_functions(*functions: object) -> str:
     module = Module()
     for f in functions:
         module.function(f)
-    texts: list[str] = []
-    for f in module.waiting:  # which grows
-        texts.append(Body(module, f).text())
+    texts = [Body(module, f).text() for f in module.waiting]  # which grows
     return "\n".join([*module.lines, *texts, ""])
 
 

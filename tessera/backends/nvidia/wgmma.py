@@ -43,9 +43,9 @@ def storage(layout: LinearLayout, bits: int) -> tuple[tuple[int, ...], int]:
     """Return (order, bytes of a box's row) of a layout that `shared_swizzled` made, perhaps transposed."""
     for order in ((1, 0), (0, 1)):
         for width in SWIZZLE_CODES:
-            if layout.shape[order[0]] * bits >= width * 8:
-                if shared_swizzled(layout.shape, order, bits, width) == layout:
-                    return order, width
+            wide = layout.shape[order[0]] * bits >= width * 8
+            if wide and shared_swizzled(layout.shape, order, bits, width) == layout:
+                return order, width
     raise InternalError(f"wgmma cannot read {layout}")
 
 

@@ -182,6 +182,4 @@ def filled(argument: Any, arrays: Sequence[Any], symbols: Mapping[str, int]) -> 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:
     """Elements from the first to the last one of a strided array; 0 where it has none."""
-    if 0 in shape:
-        return 0
-    return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))

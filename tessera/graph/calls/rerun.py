@@ -144,9 +144,7 @@ class Folder:
             if isinstance(op, WriteOp) and op.target is v:
                 return self.values[op.value]
         copies = k.name.startswith("graph_copy")
-        if copies and isinstance(v.op, ScatterOp):
-            return self.values[v.op.base]
-        return self.values[v]
+        return self.values[v.op.base] if copies and isinstance(v.op, ScatterOp) else self.values[v]
 
     def run(self, k: Kernel) -> tuple[float, float]:
         """(seconds of a launch, how far its results are from their meaning as a part of what is allowed)."""

@@ -160,9 +160,7 @@ class Tiles:
 
     def _kept(self, v: Value, axis: int) -> Value:
         shape = shape_of(v.type)
-        if not shape:
-            return v
-        return self.emit(tile.ExpandDimsOp(v, axis=axis))
+        return self.emit(tile.ExpandDimsOp(v, axis=axis)) if shape else v
 
     def scan(
         self, values: Sequence[Value], axis: int, combine: Block, reverse: bool

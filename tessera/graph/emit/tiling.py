@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from tessera.graph.emit.accesses import INNER, Access, Accesses, inner_ops
 from tessera.graph.emit.long_rows import ELEMENTS, MOST_WARPS, is_wide, kept_whole, walks_again
 from tessera.graph.index import Expr, estimate
-from tessera.graph.ir.ops import ReduceOp, ScatterOp
+from tessera.graph.ir.ops import LoopOp, ReduceOp, ScanOp, ScatterOp
 from tessera.graph.ir.types import TensorType, product
 from tessera.ir import Block, Op
+from tessera.ir.applications import apply
 
 Size = int | Expr
 MOST_SHARING = 8  # results of a program whose inner loops read the same elements
+MOST_SCANNED = 1 << 24  # elements of a row that a scan goes through in one loop
 MOST_UNROLLED = 32  # elements of a reduction that is written out: windows of 3x3x3
 
 
@@ -142,9 +144,7 @@ def coalesced(extents: Sequence[Size], accesses: Sequence[Access]) -> list[Group
 def _distance(store: Access, g: Group) -> int:
     """The stride of a store along an index, where sizes that are not known count as 4096."""
     stride = store.stride(g.last)
-    if stride is None:
-        return 0
-    return abs(estimate(stride, lambda _: 4096))
+    return 0 if stride is None else abs(estimate(stride, lambda _: 4096))
 
 
 def _as_one(a: Access, outer: Group, inner: Group) -> bool:
@@ -164,9 +164,7 @@ def _block(extent: Size, most: int, machine: Machine) -> int:
     if extent <= most:
         return max(1, extent) if machine.exact else next_power(extent)
     power = next_power(most + 1) // 2
-    if machine.exact:
-        return _divisor(extent, most) or power
-    return power
+    return (machine.exact and _divisor(extent, most)) or power
 
 
 def _along(extent: Size, most: int, machine: Machine) -> int:
@@ -216,8 +214,7 @@ def _blocks(
     room = most // found[first]
     rest = [g for g in reversed(groups) if g is not first]
     programs = product([cdiv(first.extent, found[first]), *(g.extent for g in rest)])
-    if isinstance(programs, int):
-        room = min(room, programs // lanes)
+    room = min(room, programs // lanes) if isinstance(programs, int) else room
     if room > 1 and rest:
         found[rest[0]] = _block(rest[0].extent, room, machine)
     return found
@@ -275,6 +272,9 @@ def _with_inner(
 ) -> Tiling:
     sizes = [product(list(s)) for s in spaces]
     longest = _longest(sizes)
+    streams = machine.exact and longest is not None and longest <= MOST_SCANNED and _streams(op)
+    if streams:
+        machine = replace(machine, row=MOST_SCANNED, columns=MOST_SCANNED * machine.columns)
     only_sums = all(isinstance(i, ReduceOp) for i in inner_ops(op.regions[0]))
     along = _inner_weight(accesses)
     outer = max((_outer_weight(accesses, g) for g in groups), default=0)
@@ -290,7 +290,7 @@ def _with_inner(
             lanes = machine.lanes if machine.exact and not small else 1
             return _made(groups, _blocks(groups, accesses, most, machine, lanes), machine)
     if outer > along:
-        return _columns(groups, accesses, longest, machine, _yields_tensors(op))
+        return _columns(groups, accesses, longest, machine, _yields_tensors(op), streams)
     if machine.exact or longest is None:
         return _rows(groups, accesses, longest, machine)
     row = kept_whole(op, accesses, longest, machine.row)
@@ -322,6 +322,14 @@ def _longest(sizes: Sequence[Size]) -> int | None:
     """The largest of several sizes; None where one is symbolic."""
     known = [n for n in sizes if isinstance(n, int)]
     return max(known) if len(known) == len(sizes) else None
+
+
+def _streams(op: Op) -> bool:
+    """Whether a nest is a scan and loops over what it gives. On CPUs one loop does all of that, and keeps no row."""
+    inner = [x for x in op.regions[0] if x.regions]
+    flat = all(isinstance(x, ScanOp | LoopOp) and not any(y.regions for y in x.body) for x in inner)
+    scans = sum(isinstance(x, ScanOp) for x in inner)
+    return flat and scans == 1 and apply("graph-stream-scans", op)
 
 
 def _yields_tensors(op: Op) -> bool:
@@ -396,11 +404,13 @@ def _columns(
     longest: int | None,
     machine: Machine,
     stays: bool,
+    streams: bool,
 ) -> Tiling:
     """Inner loops across memory: many columns in a program, in steps unless all of it is small. `stays`: what it is
-    made of is a result, too, so that its reductions cannot be split among more programs."""
+    made of is a result, too, so that its reductions cannot be split among more programs; `streams`: it is a scan."""
     first = max(groups, key=lambda g: (_weight(accesses, g.last), g.last))
-    columns, most = _along(first.extent, 64 if machine.exact else 32, machine), machine.columns
+    along, most = _block if streams else _along, machine.columns
+    columns = along(first.extent, 64 if machine.exact else 32, machine)
     if not machine.exact and longest is not None:
         columns, most = _narrower(columns, groups, first, longest, machine, stays)
     if longest is not None and longest * columns <= most:

@@ -263,9 +263,7 @@ def floor_div(n: Expr, d: Expr) -> Expr:
     if not rest.terms:
         return whole
     rest, d = _reduced(rest, d)
-    if d.value == 1:
-        return whole + rest
-    return whole + _div_atom(rest, d)
+    return whole + rest if d.value == 1 else whole + _div_atom(rest, d)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -200,9 +200,7 @@ def is_nan(x: Scalar) -> Scalar:
 
 
 def is_inf(x: Scalar) -> Scalar:
-    if not x.type.is_floating():
-        return constant(x.builder, False, int1)
-    return abs(x).eq(math.inf)
+    return abs(x).eq(math.inf) if x.type.is_floating() else constant(x.builder, False, int1)
 
 
 def remainder(a: Scalar, b: Scalar | Number) -> Scalar:

@@ -46,9 +46,7 @@ def again(producer: LoopOp, consumer: LoopOp, k: int, machine: Machine, size: Si
             runs = sum(cost.evaluations(x, consumer, size) for x in moved)
             runs += elements * (len(moved) < len(loads))
             total = max(total, runs / elements - 1)
-    if total <= 0:
-        return 0.0
-    return total * cost.work(producer, size, machine.load)
+    return 0.0 if total <= 0 else total * cost.work(producer, size, machine.load)
 
 
 class Counts:

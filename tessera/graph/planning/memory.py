@@ -71,9 +71,7 @@ def _best_gap(met: Sequence[tuple[int, int]], size: int, total: int) -> int:
         if gap >= size and (best < 0 or gap < least):
             best, least = end, gap
         end = max(end, high)
-    if best < 0 or (0 < total - end < least and total - end >= size):
-        return end
-    return best
+    return end if best < 0 or (0 < total - end < least and total - end >= size) else best
 
 
 def lower_bound(buffers: Sequence[Buffer]) -> int:

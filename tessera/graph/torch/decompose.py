@@ -159,9 +159,7 @@ def adaptive_avg_pool2d(x: Any, size: Any) -> Any:
 def ldexp(x: Any, exponent: Any) -> Any:
     """A product with a power of two where the exponent is a float; whole ones, whose powers may be beyond the range of
     floats, have a rule."""
-    if not exponent.is_floating_point():
-        return NotImplemented
-    return torchs.ldexp(x, exponent)
+    return torchs.ldexp(x, exponent) if exponent.is_floating_point() else NotImplemented
 
 
 def as_strided_scatter(x: Any, source: Any, *where: Any) -> Any:

@@ -192,6 +192,4 @@ def _far(x: torch.Tensor, y: torch.Tensor) -> float:
     if bool(same.all()):
         return 0.0
     off = (x - y).abs()[~same].max()
-    if not bool(off.isfinite()):
-        return float("inf")
-    return float(off / y[y.isfinite()].abs().max())
+    return float(off / y[y.isfinite()].abs().max()) if bool(off.isfinite()) else float("inf")

@@ -31,9 +31,7 @@ SIMPLE: dict[str, Callable[..., Lanes]] = {
 def intrinsic(result: str, name: str, slots: list[int]) -> Callable[[list[Any]], Any] | None:
     """Return what a step runs for a call of `name`; None if it is not known."""
     meaning = _meaning(result, name) if name.startswith("llvm.") else None
-    if meaning is None:
-        return None
-    return lambda env: meaning(*[env[s] for s in slots])
+    return None if meaning is None else lambda env: meaning(*[env[s] for s in slots])
 
 
 def _meaning(result: str, name: str) -> Callable[..., Lanes] | None:

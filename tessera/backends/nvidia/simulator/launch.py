@@ -76,9 +76,7 @@ def argument(kind: str, value: Any) -> tuple[str, Any]:
 def _whole(array: np.ndarray) -> np.ndarray:
     """Return the array that owns the memory of a view."""
     base = array.base
-    if isinstance(base, np.ndarray):
-        return _whole(base)
-    return array
+    return _whole(base) if isinstance(base, np.ndarray) else array
 
 
 def remember(memory: Global, value: Any) -> None:

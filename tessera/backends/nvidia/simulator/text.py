@@ -146,9 +146,7 @@ def lanes_of(type: str, make: Callable[[str], np.ndarray]) -> np.ndarray:
 def constant(type: str, text: str, threads: int) -> Value:
     """Return the value of a constant for all threads; names of globals stay names."""
     if text in ("poison", "undef"):
-        if type.startswith("{"):
-            return ()
-        return lanes_of(type, lambda elem: poison(elem, threads))
+        return () if type.startswith("{") else lanes_of(type, lambda elem: poison(elem, threads))
     if text == "zeroinitializer":
         return lanes_of(type, lambda elem: full(elem, 0, threads))
     if text.startswith("inttoptr"):
@@ -167,6 +165,4 @@ def float_value(text: str) -> float:
         return struct.unpack(">e", bytes.fromhex(text[3:]))[0]
     if text.startswith("0xR"):
         return struct.unpack(">f", bytes.fromhex(text[3:] + "0000"))[0]
-    if text.startswith("0x"):
-        return struct.unpack(">d", bytes.fromhex(text[2:]))[0]
-    return float(text)
+    return struct.unpack(">d", bytes.fromhex(text[2:]))[0] if text.startswith("0x") else float(text)

@@ -154,9 +154,7 @@ def roll(low: Lowering, x: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
     def body(i: list[Expr]) -> Scalar:
         return low.load(x, [(j - by[k]) % x.shape[k] if k in by else j for k, j in enumerate(i)])
 
-    if any(n == 0 for n in x.shape):
-        return low.map(lambda i: low.load(x, i))
-    return low.map(body)
+    return low.map(lambda i: low.load(x, i)) if any(n == 0 for n in x.shape) else low.map(body)
 
 
 @rule("repeat")

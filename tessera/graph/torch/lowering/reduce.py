@@ -14,7 +14,7 @@ from tessera.graph.index import Expr, dim, expr
 from tessera.graph.ir.combine import Combine, arg_extremum, arg_identities, simple
 from tessera.graph.ir.scalars import Scalar, function, is_inf, where
 from tessera.graph.ir.types import CPU, product
-from tessera.graph.torch.lowering.base import Lowering, Tensor, dims_of, rule, several
+from tessera.graph.torch.lowering.base import Lowering, Tensor, dims_of, rule, several, whole
 from tessera.graph.torch.lowering.pointwise import accumulator_of, cast, power
 from tessera.graph.torch.lowering.view import reshaped, view
 from tessera.graph.torch.types import NotLowered, Size, element_of, sizes_of, torch_type
@@ -281,6 +281,9 @@ def var_mean(
     return _moments(low, x, dims, correction, keepdim, "vm", element_of(low.out[0].dtype))
 
 
+SHORT = 4096  # elements of rows that are added up in their own type
+
+
 # --- scans ----------------------------------------------------------------------------------------------------------
 def scanned(
     low: Lowering,
@@ -291,26 +294,33 @@ def scanned(
     identities: Sequence[Any],
     elems: Sequence[dtype],
 ) -> list[Tensor]:
-    """Prefix combinations along a dimension, of the scalars that `element(x's element, index)` gives."""
+    """Prefix combinations along a dimension, of the scalars that `element(x's element, index)` gives. What a CPU scans
+    across memory lies as the results do."""
     if not x.rank:
         return low.loops(
             [], lambda i: [v.rounded(e) for v, e in zip(element(low.load(x, []), expr(0)), elems)]
         )
     at %= x.rank
     outer = [n for k, n in enumerate(x.shape) if k != at]
+    across = low.g.device == CPU and at < x.rank - 1
+
+    def rounded(rows: Sequence[Tensor], i: list[Expr]) -> list[Scalar]:
+        return [low.load(r, i).rounded(e) for r, e in zip(rows, elems, strict=True)]
 
     def row(indices: list[Expr]) -> list[Any]:
         def one(along: list[Expr]) -> list[Scalar]:
             place = [*indices[:at], along[0], *indices[at:]]
             return element(low.load(x, place), along[0])
 
-        return low.scan_values(x.shape[at], one, combine, identities)
+        made = low.scan_values(x.shape[at], one, combine, identities)
+        if not across:
+            return made
+        rows = [whole(v) for v in made]
+        return [t.value for t in low.inner([x.shape[at]], lambda c: rounded(rows, c))]
 
     made = low.inner_tensors(outer, row, _across(low, at) if low.g.device == CPU else ())
     rows = [last_to(t, at) for t in made]
-    return low.loops(
-        x.shape, lambda i: [low.load(r, i).rounded(e) for r, e in zip(rows, elems, strict=True)]
-    )
+    return rows if across else low.loops(x.shape, lambda i: rounded(rows, i))
 
 
 def _across(low: Lowering, at: int) -> list[Sequence[Size]]:
@@ -329,7 +339,9 @@ def last_to(x: Tensor, at: int) -> Tensor:
 
 
 def _plain_scan(kind: str, low: Lowering, x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
-    inside = accumulator_of(low.elem)
+    inside, n = accumulator_of(low.elem), x.shape[dim] if x.rank else 1
+    if low.g.device == CPU and low.elem is float32 and not (isinstance(n, int) and n <= SHORT):
+        inside = float64  # as eager does
     combine, identities = simple(kind, inside)
     return scanned(
         low, x, dim, lambda v, i: [taken(v, low.elem, inside)], combine, identities, [low.elem]

@@ -44,9 +44,7 @@ def _place(
                 if not edge.type.is_floating()
                 else (value < edge) | (is_nan(edge) & ~is_nan(value))
             )
-        if not edge.type.is_floating():
-            return value <= edge
-        return (value <= edge) | is_nan(edge)
+        return (value <= edge) | is_nan(edge) if edge.type.is_floating() else value <= edge
 
     return _bisected(low, count, behind)
 
