@@ -43,8 +43,9 @@ from tessera.graph.planning.plan import Extern, Interpret, Launch
 from tessera.graph.planning.planner import Planner
 from tessera.graph.torch.decompose import decompositions
 from tessera.graph.torch.eager import run_by_eager
-from tessera.graph.torch.importing import NotImported, import_graph
+from tessera.graph.torch.importing import import_graph
 from tessera.graph.torch.options import Options
+from tessera.graph.torch.types import NotLowered
 from tessera.ops import FuncOp
 from tests.graph.op_db_sweep import DTYPES, cases, show
 from tests.graph.torch_kit import copied, gradients
@@ -74,7 +75,7 @@ def ours(count: Count) -> Any:
     def compiled(graph: torch.fx.GraphModule, _: Any) -> Any:
         try:
             imported = import_graph(graph, Options(), "forward", set())
-        except NotImported as why:
+        except NotLowered as why:
             count.externs.append(("the whole graph", str(why)))
             return run_by_eager(graph)
         optimize(imported.module)

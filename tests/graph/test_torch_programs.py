@@ -130,6 +130,20 @@ def test_complex_numbers_by_eager():
     compare(f, torch.randn(6, 9, requires_grad=True), backward=True)
 
 
+@pytest.mark.parametrize("taken", [lambda z: z[:, 1:3].mT, lambda z: z.conj()])
+def test_writes_to_complex_arguments(taken: Any):
+    def f(z: Any, w: Any, x: Any) -> Any:
+        before = z * 1
+        z.add_(1j).mul_(w)
+        w.copy_(before)
+        w[0] = x[0]
+        x.copy_(before.abs())
+        return z.sum(), before
+
+    z, w = (taken(torch.randn(4, 4, dtype=torch.complex64)) for _ in range(2))
+    compare(f, z, w, torch.randn(z.shape), dynamic=True)
+
+
 # --- what is compared with the greatest or least of itself ---------------------------------------------------------
 def scaled(x: Any) -> Any:
     """A chain whose last bits depend on the order of sums and on roundings in between."""

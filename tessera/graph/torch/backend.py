@@ -32,13 +32,14 @@ from tessera.graph.torch.decompose import decompositions, repaired
 from tessera.graph.torch.donate import Donations
 from tessera.graph.torch.eager import SymbolValues, is_ragged, run_by_eager
 from tessera.graph.torch.host import TorchHost, current, target_of
-from tessera.graph.torch.importing import Imported, NotImported, import_graph
+from tessera.graph.torch.importing import Imported, import_graph
 from tessera.graph.torch.interpret import Interpreted
 from tessera.graph.torch.layouts import beginning_at, report_strides
 from tessera.graph.torch.masks import drop_known_masks
 from tessera.graph.torch.options import Options, options_of
 from tessera.graph.torch.partition import partition
 from tessera.graph.torch.records import GraphRecord, note, watched
+from tessera.graph.torch.types import NotLowered
 from tessera.ir import parse_module, print_module, verify
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
@@ -158,7 +159,7 @@ def compile_graph(
             optimized(imported, attempt)
             text = print_module(imported.module) if key else ""
             run = executable_of(imported, attempt)
-        except NotImported as why:
+        except NotLowered as why:
             note(GraphRecord(purpose, None, [("the whole graph", str(why))]))
             return run_by_eager(graph)
         except Exception as error:

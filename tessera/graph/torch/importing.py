@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from tessera.dtypes import int64
 from tessera.graph.index import Expr, expr
 from tessera.graph.ir.build import GraphBuilder
-from tessera.graph.ir.types import Name, Place
+from tessera.graph.ir.types import ForeignType, Name, Place
 from tessera.graph.passes.layouts import FREE
 from tessera.graph.torch.decompose import PLACED, placed
 from tessera.graph.torch.devices import Devices
@@ -61,10 +61,6 @@ _TABLES = (  # imported for the rules that they register
 NO_KERNEL = "no kernel of ours"
 
 
-class NotImported(Exception):
-    """A graph that runs by eager as a whole, with the reason."""
-
-
 @dataclass
 class Imported:
     """A graph of the IR, and what its externs and arguments are in torch.
@@ -98,8 +94,8 @@ def import_graph(
     inputs: Sequence[Any] = (),
 ) -> Imported:
     """The graph as IR. `donated`: the names of placeholders whose memory may be written to when nobody reads them any
-    more; `inputs`: what the graph will be given. Raises `NotImported` where a value is neither a strided tensor nor a
-    number of sizes."""
+    more; `inputs`: what the graph will be given. Raises `NotLowered` where a value is neither a strided tensor nor a
+    number of sizes: eager runs the graph as a whole."""
     return _Importer(graph, options, name, donated, inputs).run()
 
 
@@ -127,10 +123,7 @@ class _Importer:
         self.devices = Devices(self.g, self.found.device)
         given = [n.meta.get("val") for n in nodes if n.op == "placeholder"]
         self.numbers = Numbers(self.g, SymbolValues(given).sources)
-        try:
-            self.numbers.sizes(nodes)
-        except NotLowered as why:
-            raise NotImported(str(why)) from None
+        self.numbers.sizes(nodes)
         self._arguments([n for n in nodes if n.op == "placeholder"])
         self._constants([n for n in nodes if n.op == "get_attr"])
         for node in nodes:
@@ -139,7 +132,7 @@ class _Importer:
             elif node.op == "output":
                 self._outputs(node)
             elif node.op not in ("placeholder", "get_attr"):
-                raise NotImported(f"a node is a {node.op}")
+                raise NotLowered(f"a node is a {node.op}")
         self.found.numbers, self.found.sizes = self.numbers.computed, self.numbers.computed_sizes
         self.found.module = self.g.finish()
         if self.free is not None:
@@ -162,14 +155,14 @@ class _Importer:
             elif _is_number(value):
                 self.env[node] = self._number(value)
             elif node.users:
-                raise NotImported(f"an argument is a {type(value).__name__}")
+                raise NotLowered(f"an argument is a {type(value).__name__}")
             else:
                 self.env[node] = None
         self._symbols(nodes)
 
     def _argument(self, name: str, fake: torch.Tensor, given: Any = None) -> Tensor:
         if fake.layout != torch.strided or fake.is_quantized:
-            raise NotImported(f"a tensor is {fake.layout}")
+            raise NotLowered(f"a tensor is {fake.layout}")
         traced = tensor_type(self._fits(fake))
         t = traced if given is None else traced.with_place(tensor_type(self._fits(given)))
         x = self.restrided.argument(self.g.input(name, t, donated=name in self.donated), traced)
@@ -182,17 +175,11 @@ class _Importer:
 
     def _fits(self, fake: Any) -> Any:
         """The fake tensor, if its sizes are expressions of symbols that the arguments give."""
-        try:
-            sizes_of((*fake.shape, *fake.stride()))
-        except NotLowered as why:
-            raise NotImported(str(why)) from None
+        sizes_of((*fake.shape, *fake.stride()))
         return fake
 
     def _number(self, value: Any) -> Size | Float:
-        try:
-            return self.numbers.of(value) if isinstance(value, torch.SymFloat) else size_of(value)
-        except NotLowered as why:
-            raise NotImported(str(why)) from None
+        return self.numbers.of(value) if isinstance(value, torch.SymFloat) else size_of(value)
 
     def _symbols(self, nodes: Sequence[Node]) -> None:
         """Arguments for the symbols that are no size of a tensor argument."""
@@ -230,14 +217,14 @@ class _Importer:
         if _is_number(value):
             return self._number(value)
         if isinstance(value, (torch.SymBool, float, bool)):
-            raise NotImported(f"{node.target} gives a number")
+            raise NotLowered(f"{node.target} gives a number")
         if node.target is torch.ops.aten.copy_.default:
             return self._write(node)
         if is_user_kernel(node.target):
             return self._user_kernel(node)
         name, reason = str(node.target), NO_KERNEL
         if name == "inductor.resize_storage_bytes_.default":  # its schema tells of no change
-            raise NotImported("it frees memory of an argument, or takes some for it")
+            raise NotLowered("it frees memory of an argument, or takes some for it")
         if name.startswith("auto_functionalized"):  # an operation that changes its arguments
             name, reason = str(node.args[0]), REASON
         elif getattr(node.target, "namespace", "aten") not in ("aten", "prims"):
@@ -338,10 +325,7 @@ class _Importer:
 
     def _user_kernel(self, node: Node) -> dict[str, Tensor]:
         """What a kernel of the program writes, by the names of its arguments."""
-        try:
-            run, given = user_kernel(node)
-        except NotLowered as why:
-            raise NotImported(str(why)) from None
+        run, given = user_kernel(node)
         number = sum(isinstance(t, UserKernel) for t in self.found.targets.values())
         target = f"kernel.{run.name}" + (f".{number}" if number else "")
         self.found.targets[target] = run
@@ -354,9 +338,9 @@ class _Importer:
 
     def _strided(self, fake: Any) -> Any:
         if not isinstance(fake, torch.Tensor):
-            raise NotImported(f"an operation gives a {type(fake).__name__}")
+            raise NotLowered(f"an operation gives a {type(fake).__name__}")
         if fake.layout != torch.strided:
-            raise NotImported(f"a tensor is {fake.layout}")
+            raise NotLowered(f"a tensor is {fake.layout}")
         return self._fits(fake)
 
     def _written(self, value: Any, operands: list[Value]) -> Any:
@@ -370,7 +354,7 @@ class _Importer:
         if isinstance(value, (list, tuple)):
             return tuple(self._written(v, operands) for v in value)
         if isinstance(value, dict):
-            raise NotImported("an argument is a dictionary")
+            raise NotLowered("an argument is a dictionary")
         if value is None or isinstance(value, (bool, int, float, str, Expr, Name)):
             return value
         name = str(value)
@@ -385,18 +369,16 @@ class _Importer:
     def _write(self, node: Node) -> Any:
         target, source = (self._plain(a) for a in node.args[:2])
         if not isinstance(node.args[0], Node) or node.args[0].op != "placeholder":
-            raise NotImported("a write into what is no argument")
+            raise NotLowered("a write into what is no argument")
         self.low.out = node.args[0].meta["val"]
         if self.low.out.is_neg():
-            raise NotImported("a write into memory that has the other sign")
-        if target.device != self.found.device:
+            raise NotLowered("a write into memory that has the other sign")
+        foreign = any(isinstance(x.elem, ForeignType) for x in (target, source))
+        if foreign or target.device != self.found.device:
             operands = [target.value, self.materialised(source)]
             self.g.extern(WRITE, operands, [Place(0), Place(1)], [], pure=False)
             return source
-        try:
-            source = self.devices.here(source)
-        except NotLowered as why:
-            raise NotImported(str(why)) from None
+        source = self.devices.here(source)
         if source.elem != target.elem or source.shape != target.shape:
             source = pointwise.assigned(self.low, target, source)
         self.g.write(target.value, self.devices.on(source, target.device))
@@ -422,7 +404,7 @@ class _Importer:
             elif made is None or isinstance(made, (Expr, int)):
                 self.found.outputs.append(made if made is None else expr(made))
             else:
-                raise NotImported(f"an output is a {type(made).__name__}")
+                raise NotLowered(f"an output is a {type(made).__name__}")
         self.free = None if saved is None else tuple(free)
 
 

@@ -38,7 +38,8 @@ TORCH_TYPES = {elem: name for name, elem in ELEMENTS.items()}
 
 
 class NotLowered(Exception):
-    """An operation, or one use of it, that runs as an extern; the text is the reason that `explain` shows."""
+    """An operation, or one use of it, that runs as an extern, or a graph that eager runs as a whole; the text is the
+    reason that `explain` shows."""
 
 
 def element_of(of: torch.dtype) -> dtype:

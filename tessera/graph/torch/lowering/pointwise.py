@@ -406,6 +406,6 @@ def same_bits(low: Lowering, x: Tensor, _: Any) -> Tensor:
 
 
 @rule("copy")
-def assigned(low: Lowering, x: Tensor, source: Tensor, *_: Any) -> Tensor:
+def assigned(low: Lowering, _x: Tensor, source: Tensor, *_: Any) -> Tensor:
     """`source` with the shape and type of x."""
-    return low.map(lambda i: cast(low.load(source, broadcast(source, i)), x.elem))
+    return low.map(lambda i: cast(low.load(source, broadcast(source, i)), low.elem))
