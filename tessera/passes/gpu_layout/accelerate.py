@@ -162,11 +162,15 @@ def accelerate(module: Module, facts: GpuFacts) -> None:
 
 
 def _chains(dots: list[ops.DotOp]) -> set[Op]:
-    """Return dots whose result is, after element-wise work, an operand of another dot, and those other dots."""
+    """Return dots whose result is, after element-wise work, an operand of another dot, those other dots, and dots that
+    add to the sum of one of these."""
     found: set[Op] = set()
     for dot in dots:
         for user in _reached(dot):
             found |= {dot, user}
+    for dot in (*dots, *reversed(dots)):
+        if isinstance(dot.acc.op, ops.DotOp) and (dot in found or dot.acc.op in found):
+            found |= {dot, dot.acc.op}
     return found
 
 
