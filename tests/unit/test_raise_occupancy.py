@@ -14,6 +14,7 @@ from tessera.errors import PTXASError
 from tessera.ir.applications import Session
 
 FACTS = facts_for(90)
+CALL = "\tcall.uni f;\n"
 FREE = Assembled(b"free", "", 134, 0, 0, 0, 0, 0, ())
 
 
@@ -187,3 +188,16 @@ def test_a_little_spilling_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) 
     with Session("k") as session:
         assert assembled(monkeypatch, 128, 4, {4: 8}) == 4
     assert [a.name for a in session.applied] == ["spill-little"]
+
+
+@pytest.mark.parametrize(
+    ("body", "registers", "spilled", "is_kept"),
+    [(CALL, 37, 8, True), (CALL, 37, 24, False), (CALL, 45, 0, False), ("", 37, 0, False)],
+)  # fmt: skip
+def test_rare_calls_take_no_registers(
+    body: str, registers: int, spilled: int, is_kept: bool
+) -> None:
+    smaller = replace(FREE, cubin=b"smaller", registers=32, spill_stores=spilled)
+    texts, kept = tried(ptx(128, 12, body), registers, 0, smaller)
+    assert texts == ([ptx(128, 16, body)] if body and registers < 40 else [])
+    assert (kept is smaller) == is_kept

@@ -51,11 +51,13 @@ HANDOVER = re.compile(r"setmaxnreg[^;]*;")
 MATRIX = re.compile(r"\b(wgmma|mma\.sync)")
 CTAS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
 LABELS = re.compile(r"^(\$L\w+):|\bbra(?:\.uni)?\s+(\$L\w+);", re.M)
+CALLS = re.compile(r"^\s*call\.", re.M)
 TOO_FEW_REGISTERS = "Insufficient registers"  # ptxas: one instruction needs more than a thread has
 FEW_BYTES = 16  # bytes of registers that each thread may spill for the sake of another CTA on the SM (tools/fit)
 # The same for up to 12 warps on an SM in CTAs of one or two: each quarter of the SM then holds three of them for two,
 # which makes up for eight registers that are moved once in an iteration.
 FEW_SMALL = 32
+MOST_THREADS = 2048  # of an SM, each with 32 registers
 # Fewer CTAs are asked for until registers do not spill, by the threads that an SM then holds.
 FEWER_THREADS = (*RESIDENT_THREADS, 384)
 # With up to so many threads on an SM, a share of the instructions may move spilled registers: fewer threads would cost
@@ -312,15 +314,24 @@ def raise_occupancy(
 ) -> ptxas.Assembled:  # fmt: skip
     """Return the result `done` of assembling `ptx`, or that of assembling it again (`again`) with a few registers less,
     if an SM can then hold one more CTA, or, of CTAs of one or two warps, as many as have 512 threads. Programs with
-    dots may take all registers of an SM, loops those of 512 threads, of which ptxas takes more than it needs."""
+    dots may take all registers of an SM, loops those of 512 threads, of which ptxas takes more than it needs. What
+    straight-line code takes beyond 32 for its calls, which are rare, is spilled there."""
     asked = CTAS.search(ptx)
     loops = asked is not None and _reads_ahead(asked, ptx)
-    if asked is None or not (loops or (asked[2] == "1" and int(asked[1]) < RESIDENT_THREADS[-1])):
+    calls = (
+        asked is not None
+        and int(asked[2]) == RESIDENT_THREADS[0] // int(asked[1])
+        and bool(CALLS.search(ptx))
+    )
+    large = asked is not None and asked[2] == "1" and int(asked[1]) < RESIDENT_THREADS[-1]
+    if asked is None or not (loops or large or calls):
         return done
     threads = int(asked[1])
     ctas = facts.register_file // (threads * -(-done.registers // REGISTER_GRAIN) * REGISTER_GRAIN)
     most = facts.ctas_that_fit(shared)
     tries = {RESIDENT_THREADS[1] // threads: SPARING_LOOPS} if loops else {ctas + 1: SPARING}
+    if calls and not loops:
+        tries = {MOST_THREADS // threads: SPARING}
     if threads <= SMALL_CTA:
         small = [min(most, n // threads) for n in FEWER_THREADS[-2:]]
         tries = dict.fromkeys(small, SPARING_SMALL) | tries
