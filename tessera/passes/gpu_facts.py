@@ -84,6 +84,7 @@ class GpuFacts:
     has_cp_async: bool = False
     has_ldmatrix: bool = False
     has_stmatrix: bool = False
+    has_redux: bool = False  # one instruction reduces words over a warp
     warp_exchanges: bool = True  # conversions may go through shared memory by warps
     has_tma: bool = False  # TMA copies, and mbarriers that count bytes
     has_clusters: bool = False  # CTAs of a cluster can access each other's shared memory

@@ -92,7 +92,13 @@ IN_PASSES -= {
     "byte-casts",
     "small-casts",
 }
-IN_PASSES -= {"compare-differences", "known-registers", "wide-products"}
+IN_PASSES -= {
+    "compare-differences",
+    "known-registers",
+    "wide-products",
+    "joint-divisions",
+    "warp-reductions",
+}
 IN_PASSES -= {"graph-split-reductions", "graph-split-scans", "graph-walk-rows", "graph-sum-moments"}
 IN_PASSES -= {"graph-align-rows", "graph-order-extrema", "graph-stream-scans"}
 IN_PASSES -= {

@@ -51,6 +51,19 @@ def test_edges_reach_products_of_64_bits() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("rows", "is_reached"), [(32, True), (2, False)])
+def test_edges_divide_several_indices_of_a_thread(rows: int, is_reached: bool) -> None:
+    drawn = {**families.drawn("edges", 64), "rows": rows, "cols": 64, "loop": 2}
+    found = applied(families.built("edges", drawn, 64), "simt")
+    assert ("joint-divisions" in found) == is_reached
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_rows_reach_reductions_of_warps() -> None:
+    assert reached("rows", range(1, 41))["warp-reductions"] >= 3
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("family", "least"), [("dots", 4), ("loops", 4), ("rows", 1)])
 def test_kernels_exchange_within_warps(family: str, least: int) -> None:
     """It is asked for once a kernel, as a feature of the GPU: what uses it is seen in the IR."""

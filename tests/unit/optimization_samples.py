@@ -246,6 +246,15 @@ def marked(labels, out, n, B: tl.constexpr):
 
 
 @tessera.jit
+def folded(x, out, width, B: tl.constexpr):
+    """Rows of another width, and where the greatest of all numbers is."""
+    i = tl.arange(0, B)
+    at = tl.program_id(0).to(tl.int64) * B + i
+    v = tl.load(x + at // width * width + at % width)
+    tl.store(out + at, v + tl.argmax(v, 0))
+
+
+@tessera.jit
 def turned(x, out, B: tl.constexpr):
     r, c = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
     tl.store(out + r * B + c, tl.trans(tl.load(x + r * B + c)) + 1)
@@ -536,6 +545,10 @@ SAMPLES = [
     Sample(
         "marked", ("simt",), marked, lambda: [np.array([3, 700, -1], np.int64), np.zeros((3, 1000), np.float32)],
         lambda x: [*x, 1000], (3,), {"B": 512},
+    ),
+    Sample(
+        "folded", ("simt",), folded, lambda: small((512,), (512,), dtype=np.float32), lambda x: [*x, 24], (1,),
+        {"B": 512},
     ),
     Sample(
         "turned", ("cpu",), turned, lambda: small((64, 64), (64, 64), dtype=np.float32), list, (1,), {"B": 64}

@@ -215,6 +215,8 @@ PASSES_APPLY -= {
     "compare-differences",
     "known-registers",
     "wide-products",
+    "joint-divisions",
+    "warp-reductions",
 }
 FAULTS = [pytest.param(n, p, id=f"{n}-{p.__name__}") for n in NAMES for p in planted(n)]
 

@@ -8,20 +8,18 @@ from collections.abc import Callable, Sequence
 from math import gcd
 from typing import Any
 
-from tessera.analysis.provenance import BOUNDS, incoming
 from tessera.backends.elements.arith import TABLE, is_float, wide_product
 from tessera.backends.elements.arith import Lowering as Element
 from tessera.backends.elements.casts import narrow, widen
-from tessera.backends.elements.literals import number_in
 from tessera.backends.gpu.differences import compare_difference, shares_difference
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.scalar import Scalar
 from tessera.backends.gpu.types import literal, llvm_type
 from tessera.backends.gpu.writer import is_number, split
 from tessera.dtypes import bfloat16, dtype, float16, float32, int1, int64
-from tessera.ir import Effect, ElementType, Op, Value, elem_of
+from tessera.ir import ElementType, Op, Value, elem_of
 from tessera.ir.applications import apply
-from tessera.ops import arith, control
+from tessera.ops import arith
 from tessera.passes.neutral.fold import constant_of
 
 
@@ -41,9 +39,8 @@ def elementwise(*classes: type[Op]) -> Callable[[Element], Element]:
 def map_registers(fl: FunctionLowering, op: Op, fn: Element, equal: int = 0) -> None:
     """Apply `fn` to each register, once for equal operands; a list of one value stands for all registers. Registers
     whose numbers differ only in bits of `equal` are known to get equal results."""
-    lists = [fl.get(v) for v in op.operands]
-    count = max([len(names) for names in lists])
-    rows = [names if len(names) == count else names * count for names in lists]
+    rows = register_rows(fl, op)
+    count = len(rows[0])
     if equal and count > 1:
         rows = [[names[i & ~equal] for i in range(count)] for names in rows]
     elem, x = elem_of(op.operands[0].type), fl.scalars
@@ -55,6 +52,13 @@ def map_registers(fl: FunctionLowering, op: Op, fn: Element, equal: int = 0) -> 
             found = done[names] = fn(x, op, elem, *names)
         result.append(found)
     fl.set(op.results[0], result)
+
+
+def register_rows(fl: FunctionLowering, op: Op) -> list[list[str]]:
+    """Return the registers of each operand, equally many of all."""
+    lists = [fl.get(v) for v in op.operands]
+    count = max([len(names) for names in lists])
+    return [names if len(names) == count else names * count for names in lists]
 
 
 for _cls, _row in TABLE.items():
@@ -78,7 +82,6 @@ def _const(fl: FunctionLowering, op: arith.ConstOp) -> None:
 
 # --- integers and floats --------------------------------------------------------------------------------------
 PAIRED = (float16, bfloat16)
-SHARED_DIVISOR = 4  # elements for each divisor, from which on its reciprocal is taken once
 
 
 @lowers(arith.AddOp, arith.SubOp, arith.MulOp)
@@ -132,19 +135,6 @@ def _paired(fl: FunctionLowering, op: Any) -> None:
     fl.set(op.result, result)
 
 
-@lowers(arith.DivOp)
-def _divide(fl: FunctionLowering, op: arith.DivOp) -> None:
-    # Division is expensive, and what follows from equal quotients is then also computed only once.
-    divisors, count = fl.get(op.rhs), max(len(fl.get(op.lhs)), len(fl.get(op.rhs)))
-    elem = elem_of(op.lhs.type)
-    fast = elem in (float16, bfloat16, float32) and not op.exact
-    shared = fast and count >= SHARED_DIVISOR * len(set(divisors)) and not is_number(divisors[0])
-    row = _div_by_few if shared else _div_fast if fast else TABLE[arith.DivOp]
-    if not is_float(elem) and _is_index(op.rhs):
-        row = _index_quotient
-    map_registers(fl, op, row, _constant_bits(fl, op.result))
-
-
 @elementwise(arith.ShlOp)
 def _shl(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
     if is_number(b) and 0 <= int(b) < elem.bits:
@@ -152,81 +142,13 @@ def _shl(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
     return TABLE[arith.ShlOp](x, op, elem, a, b)
 
 
-@elementwise(arith.RemOp)
-def _rem(x: Scalar, op: Any, elem: ElementType, a: str, b: str) -> str:
-    if is_float(elem) or not _is_index(op.rhs):
-        return TABLE[arith.RemOp](x, op, elem, a, b)
-    return _index_quotient(x, op, elem, a, b)
-
-
-def _is_index(v: Value) -> bool:
-    """Whether a number is computed only from arguments, program ids, ranges and constants, not from memory."""
-    seen: set[Value] = set()
-    work = [v]
-    while work:
-        v = work.pop()
-        if v in seen:
-            continue
-        seen.add(v)
-        sources: Sequence[Value] = incoming(v)
-        owner = v.owner if isinstance(v.owner, Op) else v.owner.parent
-        if sources:
-            pass
-        elif isinstance(v.owner, Op):
-            if v.owner.effects & Effect.READ:
-                return False
-            sources = v.owner.operands
-        elif isinstance(owner, control.ForOp):
-            sources = owner.operands[:BOUNDS]
-        elif not isinstance(owner, control.FuncOp) or not owner.kernel:
-            return False
-        work += sources
-    return True
-
-
-def _index_quotient(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
-    """Divide without a guard: a divisor made of arguments and indices is assumed to be positive (analysis/sign.py).
-    A dividend of which it is known that it is not negative takes an unsigned division, whose product by the divisor's
-    reciprocal needs no correction."""
-    bounded = elem is not int1 and elem.signed and is_number(b) and int(b) > 0
-    most = _most(x, a, elem) if bounded else None
-    if most is not None:
-        found = x.op(f"u{op.opcode}", llvm_type(elem), a, b)
-        x.w.limits[found] = most // int(b) if op.opcode == "div" else min(most, int(b) - 1)
-        return found
-    if elem is int1 or number_in(b) is not None:
-        return TABLE[type(op)](x, op, elem, a, b)
-    return x.op(f"{'s' if elem.signed else 'u'}{op.opcode}", llvm_type(elem), a, b)
-
-
-def _most(x: Scalar, a: str, elem: ElementType) -> int | None:
+def most_of(x: Scalar, a: str, elem: ElementType) -> int | None:
     """The largest value of a register that is never negative; None where that is not known, or the sum wraps."""
     base, constant = split(x.w.offsets, a)
     most = x.w.limits.get(base)
     if most is None or constant < 0 or not isinstance(elem, dtype):
         return None
     return most + constant if most + constant < 1 << (elem.bits - 1) else None
-
-
-def _div_fast(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
-    wide = [to_float32(x, elem, v) for v in (a, b)]
-    return from_float32(x, elem, x.own("div", float32, *wide) or x.op("fdiv", "float", *wide))
-
-
-def _div_by_few(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
-    """Divide like the fast division of all floats, but compute once what depends on the divisor alone: its
-    reciprocal, and the power of two that keeps both in range."""
-    e = "float"
-    a, b = (to_float32(x, elem, v) for v in (a, b))
-    size = x.call("fabs", e, b)
-    tiny = x.cmp("fcmp olt", e, size, x.f32(2.0**-126))
-    huge = x.cmp("fcmp ogt", e, size, x.f32(2.0**126))
-    scale = x.select(e, tiny, x.f32(2.0**24), x.f32(1.0))
-    scale = x.select(e, huge, x.f32(0.25), scale)
-    scaled = x.op("fmul", e, b, scale)
-    inverse = x.own("rcp", float32, scaled) or x.op("fdiv", e, x.f32(1.0), scaled)
-    scaled = x.op("fmul", e, a, scale)
-    return from_float32(x, elem, x.op("fmul", e, scaled, inverse))
 
 
 def to_float32(x: Scalar, elem: Any, text: str) -> str:
@@ -250,7 +172,7 @@ def _and_bounds(fl: FunctionLowering, op: arith.AndOp) -> None:
     if tested is None:
         return
     value, first, end = tested
-    t, equal = llvm_type(elem_of(value.type)), _constant_bits(fl, op.result)
+    t, equal = llvm_type(elem_of(value.type)), constant_bits(fl, op.result)
     names, found, (step, rests) = fl.get(value), list(fl.get(op.result)), _residues(fl, value)
     for i, known in enumerate(found):
         name = names[i & ~equal] if len(names) > 1 else names[0]
@@ -331,7 +253,7 @@ def _compare(fl: FunctionLowering, op: arith.CmpOp) -> None:
     if shares_difference(fl, op) and apply("compare-differences", op):
         compare_difference(fl, op)
     else:
-        map_registers(fl, op, _compared, _constant_bits(fl, op.result))
+        map_registers(fl, op, _compared, constant_bits(fl, op.result))
 
 
 def _compared(x: Scalar, op: arith.CmpOp, elem: ElementType, a: str, b: str) -> str:
@@ -341,6 +263,9 @@ def _compared(x: Scalar, op: arith.CmpOp, elem: ElementType, a: str, b: str) -> 
     if op.predicate in ORDERS and not is_float(elem):
         ends = [_ends(x, v, elem) for v in (a, b)]
         if ends[0] and ends[1]:
+            (base, first), (other, second) = (split(x.w.offsets, v) for v in (a, b))
+            if base == other:  # both are the base and their own number more
+                ends = [(first,), (second,)]
             found = {ORDERS[op.predicate](m, n) for m in ends[0] for n in ends[1]}
             if len(found) == 1 and apply("known-registers", op):
                 return "true" if found.pop() else "false"
@@ -351,7 +276,7 @@ def _ends(x: Scalar, a: str, elem: ElementType) -> tuple[int, ...]:
     """Return the least and the largest value of a register that is never negative; nothing where that is not known."""
     if is_number(a):
         return (int(a),) if int(a) >= 0 else ()
-    most = _most(x, a, elem)
+    most = most_of(x, a, elem)
     return () if most is None else (split(x.w.offsets, a)[1], most)
 
 
@@ -368,7 +293,7 @@ def _select(x: Scalar, op: arith.SelectOp, elem: ElementType, c: str, a: str, b:
     return x.w.add("i64", b, x.w.pure(f"and i64 {sign}, {more - less}"))
 
 
-def _constant_bits(fl: FunctionLowering, v: Value) -> int:
+def constant_bits(fl: FunctionLowering, v: Value) -> int:
     """Return bits of register numbers that move within runs of equal elements, as in masks before a row's end."""
     layout = getattr(v.type, "layout", None)
     if layout is None:

@@ -55,6 +55,7 @@ class FunctionLowering:
         self.num_warps: int = module.attrs.get("num_warps", 4)
         self.warp_bits = self.num_warps.bit_length() - 1
         self.values: dict[Value, list[str]] = {}
+        self.ahead: set[Op] = set()  # ops whose results another op's lowering has given
         self.deferred: dict[Value, Any] = {}  # shared loads that their only user emits
         self.readers: dict[
             Value, Any

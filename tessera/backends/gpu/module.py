@@ -8,6 +8,7 @@ from tessera.backends.gpu import (
     casts,
     convert,
     debug,
+    divisions,
     dot,
     elementwise,
     inline_asm,
@@ -28,8 +29,8 @@ from tessera.backends.gpu.writer import ModuleText
 from tessera.ir import Module
 
 _REGISTERED = (  # imported for the lowerings they register
-    addresses, atomics, casts, convert, debug, dot, elementwise, inline_asm, local, lookup, mathlib, memory, reduce,
-    scan, shape, shared,
+    addresses, atomics, casts, convert, debug, divisions, dot, elementwise, inline_asm, local, lookup, mathlib,
+    memory, reduce, scan, shape, shared,
 )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from tessera.backends.gpu.parts import (
 from tessera.backends.gpu.shape import renaming
 from tessera.backends.gpu.shared import load_elements, store_elements
 from tessera.backends.gpu.types import llvm_type
+from tessera.backends.gpu.warp_reduce import kind_of, of_a_warp
 from tessera.errors import InternalError
 from tessera.ir import Block, ElementType, TileType, Value, elem_of
 from tessera.ir.applications import apply
@@ -41,6 +42,7 @@ SIMPLE = (arith.Elementwise, arith.ConstOp)
 SYMMETRIC = (
     arith.AddOp, arith.MulOp, arith.MinOp, arith.MaxOp, arith.AndOp, arith.OrOp, arith.XorOp
 )  # fmt: skip
+WHOLE_WARP = 5  # bits of a lane's number
 SHARED_RESULTS = 4  # from this many on lanes share the work; for two the exchange takes as long
 
 
@@ -140,6 +142,10 @@ def across_lanes(
     bits = [b for b in range(layout.bits("lane")) if along >> b & 1]
     elems = [elem_of(v.type) for v in op.inputs]
     count = len(rows[0])
+    if len(bits) == WHOLE_WARP and count < SHARED_RESULTS and fl.target.facts().has_redux:
+        kind = kind_of(op)
+        if kind and apply("warp-reductions", op):
+            return of_a_warp(fl, op, kind, rows)
     several = count >= SHARED_RESULTS and len(bits) > 1
     shared = bits[: count.bit_length() - 1] if several else []
     for b in bits:

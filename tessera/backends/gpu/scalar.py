@@ -47,7 +47,7 @@ class Scalar(ElementBuilder):
     def divided(self, t: dtype, a: str, b: str) -> str | None:
         if t.bits > 32:
             return None  # LLVM divides 64-bit numbers that are small in 32 bits
-        wide = [self._word(v, t, t.signed) for v in (a, b)]
+        wide = [self.word(v, t, t.signed) for v in (a, b)]
         found = self.target.math(self.w, "sdiv" if t.signed else "udiv", "i32", wide)
         return found and self.convert("trunc", "i32", found, llvm_type(t))
 
@@ -56,11 +56,12 @@ class Scalar(ElementBuilder):
         if t.bits > 32:
             amount = self.convert("trunc", e, self.call("umin", e, b, str(t.bits)), "i32")
             return self.target.math(self.w, name, e, [a, amount])
-        wide = self._word(a, t, t.signed), self._word(b, t, False)
+        wide = self.word(a, t, t.signed), self.word(b, t, False)
         found = self.target.math(self.w, name, "i32", wide)
         return found and self.convert("trunc", "i32", found, e)
 
-    def _word(self, text: str, t: dtype, signed: bool) -> str:
+    def word(self, text: str, t: dtype, signed: bool) -> str:
+        """Extend an integer to 32 bits."""
         return self.convert("sext" if signed else "zext", llvm_type(t), text, "i32")
 
     # --- mathematical functions ---------------------------------------------------------------------------

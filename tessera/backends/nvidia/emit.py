@@ -97,6 +97,9 @@ class NvidiaTarget:
     def shuffle_index(self, w: Writer, reg: str, lane: str) -> str:
         return p.emit_primitive(w, "shuffle_index", ALL, reg, lane, "31")
 
+    def reduce_warp(self, w: Writer, kind: str, reg: str) -> str:
+        return p.emit_primitive(w, f"reduce_{kind}", reg, ALL)
+
     # --- memory ---------------------------------------------------------------------------------------------
     def load_global(
         self, w: Writer, at: Place, access: Access, type: str, mask: str, other: Regs

@@ -89,6 +89,7 @@ def facts_for(capability: int) -> GpuFacts:
         has_cp_async=capability >= 80,
         has_ldmatrix=capability >= 75,
         has_stmatrix=capability >= 90,
+        has_redux=capability >= 80,
         has_tma=capability == 90,
         has_clusters=capability >= 90,
         has_register_handover=capability == 90,

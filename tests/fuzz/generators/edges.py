@@ -109,12 +109,17 @@ class Edges:
         stride = self.w.scalar("step", step) if f["way"] > 2 else step
         mask = f", mask=at < {max(n - f['ragged'], 1)}"
         other = ", other=1" if f["way"] == 4 else ""
-        if (
-            f["way"] > 2 and f["format"] % 2
-        ):  # the program's number taken apart, and products, in 64 bits
+        if f["way"] > 2 and f["format"] % 2:  # numbers taken apart, and products, in 64 bits
             parts = self.w.scalar("parts", 2)
-            self.line(f"tile = pid.to(tl.int64) // {parts} * {parts} + pid.to(tl.int64) % {parts}")
-            places = f"tile * ({self.size} * {stride}) + (r * {self.n} + c).to(tl.int64) * {stride}"
+            ours = f["format"] > 1
+            far = self.w.scalar("far", FAR) if f["loop"] > 1 and not ours else 0
+            whole = "pid.to(tl.int64)" if ours else f"(at.to(tl.int64) + {far})"
+            self.line(f"tile = {whole} // {parts} * {parts} + {whole} % {parts} - {far}")
+            places = f"tile * {stride}"
+            if ours:
+                places = (
+                    f"tile * ({self.size} * {stride}) + (r * {self.n} + c).to(tl.int64) * {stride}"
+                )
         else:
             places = f"at * {stride}"
         self.line(f"x = tl.load(x_ptr + {first} + {places}{mask}{other})")

@@ -68,6 +68,26 @@ def _index(m: Machine, members: Lanes, x: Lanes, lane: Lanes, clamp: Lanes) -> L
 row("shuffle_xor", SHUFFLE, "i32", "llvm.nvvm.shfl.sync.bfly.i32", pure=False, machine=_xor)
 row("shuffle_index", SHUFFLE, "i32", "llvm.nvvm.shfl.sync.idx.i32", pure=False, machine=_index)
 
+
+def _of_warps(combine: Callable[..., np.ndarray], is_signed: bool) -> Action:
+    def reduce(m: Machine, x: Lanes, members: Lanes) -> Lanes:
+        m.whole_warps("redux.sync")
+        words = (signed(x, 32) if is_signed else x).reshape(-1, 32)
+        return mask_int(np.repeat(combine(words, axis=1), 32).view(np.uint64), 32)
+
+    return reduce
+
+
+for _name, _combine, _is_signed in (
+    ("add", np.sum, False), ("umin", np.min, False), ("umax", np.max, False), ("min", np.min, True),
+    ("max", np.max, True), ("and", np.bitwise_and.reduce, False), ("or", np.bitwise_or.reduce, False),
+    ("xor", np.bitwise_xor.reduce, False),
+):  # fmt: skip
+    row(
+        f"reduce_{_name}", ("i32", "i32"), "i32", f"llvm.nvvm.redux.sync.{_name}", pure=False,
+        machine=_of_warps(_combine, _is_signed),
+    )  # fmt: skip
+
 # --- arithmetic -------------------------------------------------------------------------------------------------
 _F, _D = "float", "double"
 
@@ -183,15 +203,20 @@ def _quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(y == 0, np.uint64(0xFFFFFFFF), x // np.where(y == 0, np.uint64(1), y))
 
 
-def _signed_quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    a, b = signed(x, 32), signed(y, 32)
-    size = _quotient(np.abs(a).view(np.uint64), np.abs(b).view(np.uint64))
-    negative = (a < 0) != (b < 0)
-    return mask_int(np.where(negative, np.uint64(0) - size, size), 32)
+def _signed_quotient(bits: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    def quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        a, b = signed(x, bits), signed(y, bits)
+        size = _quotient(np.abs(a).view(np.uint64), np.abs(b).view(np.uint64))
+        negative = (a < 0) != (b < 0)
+        return mask_int(np.where(negative, np.uint64(0) - size, size), bits)
+
+    return quotient
 
 
 row("udiv.i32", (_I, _I), _I, "div.u32 $0, $1, $2;", "=r,r,r", meaning=_quotient)
-row("sdiv.i32", (_I, _I), _I, "div.s32 $0, $1, $2;", "=r,r,r", meaning=_signed_quotient)
+row("sdiv.i32", (_I, _I), _I, "div.s32 $0, $1, $2;", "=r,r,r", meaning=_signed_quotient(32))
+row("udiv.i64", (_L, _L), _L, "div.u64 $0, $1, $2;", "=l,l,l", meaning=_quotient)
+row("sdiv.i64", (_L, _L), _L, "div.s64 $0, $1, $2;", "=l,l,l", meaning=_signed_quotient(64))
 
 
 def _wide_product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
