@@ -305,6 +305,38 @@ def test_quotients_of_integers() -> None:
     np.testing.assert_array_equal(Lanes().named("udiv.i32", *raw), raw[0] // raw[1])
 
 
+def test_quotients_of_64_bits() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.integers(-(2**63), 2**63, THREADS)
+    y = rng.integers(1, 2**40, THREADS) * rng.choice([-1, 1], THREADS)
+    raw = x.view(np.uint64), y.view(np.uint64)
+    got = Lanes().named("sdiv.i64", *raw).view(np.int64)
+    wanted = [
+        abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) for a, b in zip(x.tolist(), y.tolist())
+    ]
+    np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_array_equal(Lanes().named("udiv.i64", *raw), raw[0] // raw[1])
+
+
+@pytest.mark.parametrize("name", ["add", "min", "max", "umin", "umax", "and", "or", "xor"])
+def test_words_reduced_over_a_warp(name: str) -> None:
+    x = np.random.default_rng(4).integers(0, 2**32, THREADS, dtype=np.uint64)
+    lanes = Lanes()
+    got = lanes.named(f"reduce_{name}", x, 2**32 - 1)
+    words = x.astype(np.uint32).reshape(-1, 32)
+    if name in ("min", "max"):
+        words = words.view(np.int32)
+    combine = {
+        "add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+        "min": np.minimum, "umin": np.minimum, "max": np.maximum, "umax": np.maximum,
+    }[name]  # fmt: skip
+    wanted = np.repeat(combine.reduce(words, axis=1, dtype=words.dtype), 32)
+    np.testing.assert_array_equal(got.astype(np.uint32).view(wanted.dtype), wanted)
+    lanes.m.on = np.arange(THREADS) != 5
+    with pytest.raises(SimulatedHazard, match="threads of a warp missing"):
+        lanes.named(f"reduce_{name}", x, 2**32 - 1)
+
+
 def test_wide_products() -> None:
     x = np.resize(np.array([0, 7, -7, -(2**31), 2**31 - 1], np.int64), THREADS)
     y = np.resize(np.array([2, -2, -(2**31), 2**31 - 1, -1, 1], np.int64), THREADS)
