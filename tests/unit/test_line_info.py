@@ -76,7 +76,8 @@ def test_instructions_name_their_lines() -> None:
     ptx = compiled().asm["ptx"]
     assert f'.file\t1 "{Path(__file__)}"' in ptx
     assert lines_at(ptx, r"ld\.global") == {line_of("loop")}
-    assert lines_at(ptx, r"setp\.\w+\.f32") == {line_of("halved")}
+    # A maximum over a warp tests for NaN at its own line, in the library.
+    assert lines_at(ptx, r"setp\.(?!nan)\w+\.f32") == {line_of("halved")}
     assert lines_at(ptx, r"ex2\.approx") == {line_of("called")}
     assert lines_at(ptx, r"st\.global") == {line_of("store")}
 
