@@ -34,7 +34,7 @@ def _divide(fl: FunctionLowering, op: arith.DivOp) -> None:
     # Division is expensive, and what follows from equal quotients is then also computed only once.
     divisors, count = fl.get(op.rhs), max(len(fl.get(op.lhs)), len(fl.get(op.rhs)))
     elem = elem_of(op.lhs.type)
-    if _is_joint(fl, op, elem) and _divide_jointly(fl, op):
+    if _divide_jointly(fl, op, elem):
         return
     fast = elem in (float16, bfloat16, float32) and not op.exact
     shared = fast and count >= SHARED_DIVISOR * len(set(divisors)) and not is_number(divisors[0])
@@ -47,7 +47,7 @@ def _divide(fl: FunctionLowering, op: arith.DivOp) -> None:
 @lowers(arith.RemOp)
 def _rem(fl: FunctionLowering, op: arith.RemOp) -> None:
     elem = elem_of(op.lhs.type)
-    if _is_joint(fl, op, elem) and _divide_jointly(fl, op):
+    if _divide_jointly(fl, op, elem):
         return
     plain = is_float(elem) or not _is_index(op.rhs)
     map_registers(fl, op, TABLE[arith.RemOp] if plain else _index_quotient)
@@ -115,21 +115,16 @@ def _div_by_few(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
 
 
 # --- 64-bit indices -------------------------------------------------------------------------------------------
-def _is_joint(fl: FunctionLowering, op: Op, elem: ElementType) -> bool:
-    """Whether an op on 64-bit indices is lowered with its thread's other registers, or has been with its partner."""
-    divisors = fl.get(op.operands[1])
-    wide = not is_float(elem) and elem.bits == 64 and not is_number(divisors[0])
-    return wide and _is_index(op.operands[1])
-
-
-def _divide_jointly(fl: FunctionLowering, op: arith.DivOp | arith.RemOp) -> bool:
-    """Divide in 32 bits in the threads whose registers all fit, after one test of them all, and in 64 bits in others.
+def _divide_jointly(fl: FunctionLowering, op: arith.DivOp | arith.RemOp, elem: ElementType) -> bool:
+    """Divide 64-bit indices in 32 bits in the threads whose registers all fit, after one test, in 64 bits in others.
 
     LLVM tests each pair of operands by itself, so that a thread waits for one division after the other. The quotient
     and the remainder of the same operands are computed together, equal quotients once. Return whether it is done."""
     if op in fl.ahead:
         fl.ahead.remove(op)
         return True
+    if is_float(elem) or elem.bits < 64 or is_number(fl.get(op.rhs)[0]) or not _is_index(op.rhs):
+        return False
     partner = _partner(op)
     div, rem = (op, partner) if isinstance(op, arith.DivOp) else (partner, op)
     numbers, divisors = register_rows(fl, op)
@@ -138,7 +133,7 @@ def _divide_jointly(fl: FunctionLowering, op: arith.DivOp | arith.RemOp) -> bool
     wanted = list(zip(firsts, divisors, numbers if rem is not None else firsts, strict=True))
     if len(set(wanted)) == 1 or not apply("joint-divisions", op):
         return False
-    found = _joint(fl, elem_of(op.lhs.type).signed, list(dict.fromkeys(wanted)), rem is not None)
+    found = _joint(fl, elem.signed, list(dict.fromkeys(wanted)), rem is not None)
     for done, results in zip((div, rem), zip(*(found[key] for key in wanted), strict=True)):
         if done is not None:
             fl.set(done.result, list(results))

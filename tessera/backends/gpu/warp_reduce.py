@@ -51,12 +51,8 @@ def of_a_warp(fl: FunctionLowering, op: tile.ReduceOp, kind: str, rows: list[Row
         return [list(row) for row in zip(*found, strict=True)]
     first = op.combine.first
     nan_wins = isinstance(first, arith.MinOp | arith.MaxOp) and first.propagate_nan
-    return [
-        [
-            _unkeyed(fl, elem, _reduced(fl, elem, kind, _key(fl, elem, x, kind, nan_wins)))
-            for x in rows[0]
-        ]
-    ]
+    keys = [_key(fl, elem, x, kind, nan_wins) for x in rows[0]]
+    return [[_unkeyed(fl, elem, _reduced(fl, elem, kind, key)) for key in keys]]
 
 
 def _place(
@@ -71,9 +67,8 @@ def _place(
     last = str(HIGHEST if at.signed else -1)
     lowest = _reduced(fl, at, "min", w.pure(f"select i1 {mine}, i32 {place}, i32 {last}"))
     found = _unkeyed(fl, elem, best)
-    if (
-        is_float(elem) and op.results[0].uses
-    ):  # a zero has its own sign, which makes no difference to keys
+    # Both zeros have one key: the element itself is found, where anybody asks for it.
+    if is_float(elem) and op.results[0].uses:
         taken = w.and_("i1", mine, w.pure(f"icmp eq i32 {place}, {lowest}"))
         bits = w.pure(f"select i1 {taken}, i32 {to_reg32(fl, elem, x)[0]}, i32 0")
         found = from_reg32(fl, elem, [fl.target.reduce_warp(w, "or", bits)])

@@ -315,22 +315,19 @@ def raise_occupancy(
     """Return the result `done` of assembling `ptx`, or that of assembling it again (`again`) with a few registers less,
     if an SM can then hold one more CTA, or, of CTAs of one or two warps, as many as have 512 threads. Programs with
     dots may take all registers of an SM, loops those of 512 threads, of which ptxas takes more than it needs. What
-    straight-line code takes beyond 32 for its calls, which are rare, is spilled there."""
+    straight-line code takes beyond 32 for calls, most of which are behind branches, is spilled there."""
     asked = CTAS.search(ptx)
-    loops = asked is not None and _reads_ahead(asked, ptx)
-    calls = (
-        asked is not None
-        and int(asked[2]) == RESIDENT_THREADS[0] // int(asked[1])
-        and bool(CALLS.search(ptx))
-    )
-    large = asked is not None and asked[2] == "1" and int(asked[1]) < RESIDENT_THREADS[-1]
-    if asked is None or not (loops or large or calls):
+    if asked is None:
+        return done
+    loops = _reads_ahead(asked, ptx)
+    calls = not loops and _has_calls(asked, ptx)
+    if not (loops or calls or (asked[2] == "1" and int(asked[1]) < RESIDENT_THREADS[-1])):
         return done
     threads = int(asked[1])
     ctas = facts.register_file // (threads * -(-done.registers // REGISTER_GRAIN) * REGISTER_GRAIN)
     most = facts.ctas_that_fit(shared)
     tries = {RESIDENT_THREADS[1] // threads: SPARING_LOOPS} if loops else {ctas + 1: SPARING}
-    if calls and not loops:
+    if calls:
         tries = {MOST_THREADS // threads: SPARING}
     if threads <= SMALL_CTA:
         small = [min(most, n // threads) for n in FEWER_THREADS[-2:]]
@@ -360,6 +357,11 @@ def _reads_ahead(asked: re.Match[str], ptx: str) -> bool:
     threads = int(asked[1])
     wanted = max(1, RESIDENT_THREADS[-1] // threads)
     return threads > SMALL_CTA and int(asked[2]) == wanted and not MATRIX.search(ptx)
+
+
+def _has_calls(asked: re.Match[str], ptx: str) -> bool:
+    """Whether code asks for as many CTAs as straight-line code does, and calls functions."""
+    return int(asked[2]) == RESIDENT_THREADS[0] // int(asked[1]) and bool(CALLS.search(ptx))
 
 
 def architecture(cc: int) -> str:
