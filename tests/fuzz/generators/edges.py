@@ -110,7 +110,7 @@ class Edges:
         mask = f", mask=at < {max(n - f['ragged'], 1)}"
         other = ", other=1" if f["way"] == 4 else ""
         if f["way"] > 2 and f["format"] % 2:  # numbers taken apart, and products, in 64 bits
-            parts = self.w.scalar("parts", 2)
+            parts = self.w.scalar("parts", (2, 1, 3, 1000)[f["loop"]])
             ours = f["format"] > 1
             far = self.w.scalar("far", FAR) if f["loop"] > 1 and not ours else 0
             whole = "pid.to(tl.int64)" if ours else f"(at.to(tl.int64) + {far})"
