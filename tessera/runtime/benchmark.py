@@ -132,7 +132,7 @@ def timer_on_host(timer: Timer) -> Timer:
     another timer is its owner's affair."""
     given = cast("partial[object]", timer if hasattr(timer, "func") else partial(timer))
     if given.func in (do_bench, do_bench_cudagraph):
-        return partial(do_bench_on_host, **given.keywords)
+        return partial(do_bench_on_host, *given.args, **given.keywords)
     return timer
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tessera.runtime.autotuner import places
 from tessera.runtime.autotuner.autotuner import Autotuner, TuningWarning
 from tessera.runtime.autotuner.config import Config
 from tessera.runtime.autotuner.heuristics import heuristics
+from tessera.runtime.benchmark import do_bench, timer_on_host
 from tessera.runtime.decorators import autotune
 from tessera.runtime.launching.interface import KernelInterface
 
@@ -400,6 +402,14 @@ def test_deprecated_stopwatch_arguments_warn_and_work():
             )(FakeKernel())
         assert [w.filename for w in warned] == [__file__]
         assert tuner[(1,)](*arrays(), 8) in (64, 128)
+
+
+def test_what_times_on_the_host_keeps_its_arguments():
+    calls: list[int] = []
+    timer = timer_on_host(partial(do_bench, lambda: calls.append(1), 1))
+    assert len(timer(rep=1, quantiles=(0.5, 0.9))) == 2
+    assert calls
+    assert timer_on_host(print) is print
 
 
 def test_config_text_identity_and_pickle():

@@ -281,10 +281,10 @@ def var_mean(
     return _moments(low, x, dims, correction, keepdim, "vm", element_of(low.out[0].dtype))
 
 
-SHORT = 4096  # elements of rows that are added up in their own type
-
-
 # --- scans ----------------------------------------------------------------------------------------------------------
+SHORT = 4096  # elements of rows that CPUs add up in their own type
+
+
 def scanned(
     low: Lowering,
     x: Tensor,
