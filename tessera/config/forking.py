@@ -3,7 +3,8 @@ finish.
 
 A child has only the thread that forked. Locks held by other threads stay locked in it: LLVM's lock, those of modules
 being imported, those of this package. Such work is therefore done inside `with undivided():`, and a fork waits
-for its end, but only for some seconds: a thread inside may itself wait for the one that forks.
+for its end, but only for some seconds: a thread inside may itself wait for the one that forks. Locks that finalisers
+take, which run anywhere, are in `locks`: the fork holds them itself, and they are free in the child.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from threading import get_ident
 
 PATIENCE = 10.0  # seconds that a fork waits
@@ -55,6 +56,8 @@ class _Gate:
 
 
 _gate = _Gate()
+locks: list[AbstractContextManager[object]] = []
+_held = ExitStack()  # those of a fork that is under way
 
 
 @contextmanager
@@ -71,14 +74,18 @@ def undivided() -> Generator[None]:
 
 def _before() -> None:
     _gate.close()
+    for lock in locks:
+        _held.enter_context(lock)
 
 
 def _in_parent() -> None:
+    _held.close()
     _gate.open()
 
 
 def _in_child() -> None:
     global _gate
+    _held.close()
     _gate = _Gate()
 
 

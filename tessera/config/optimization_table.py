@@ -33,36 +33,23 @@ KERNELS = "tests/fuzz/test_kernels_agree.py"
 DOTS = "tests/unit/test_gpu_passes_dots.py"
 
 TILE_IR = (
-    _row(
-        "canonicalize", "cpu gpu", "folds constants, uniform masks, branches and loops that are known; drops dead code", "each rule keeps the value for all inputs", "the rule's own condition", f"tests/filecheck/canonicalize, {PASSES}", unit="rewrite",
-    ),
+    _row("canonicalize", "cpu gpu", "folds constants, uniform masks, branches and loops that are known; drops dead code", "each rule keeps the value for all inputs", "the rule's own condition", f"tests/filecheck/canonicalize, {PASSES}", unit="rewrite"),
     _row("cse", "cpu gpu", "makes one op of equal pure ops", "equal operands, attributes and types; no effect", "`Effect.NONE` of the op's class", f"tests/filecheck/cse.tir, {PASSES}", unit="op"),
     _row("licm", "cpu gpu", "moves invariant pure ops in front of loops", "operands are defined outside; the op cannot trap where the loop would not have run", "passes/neutral/licm.py `_may_trap`", f"tests/filecheck/licm.tir, {PASSES}", unit="op"),
-    _row(
-        "while-to-for", "cpu gpu", "makes `for` loops of `while` loops that count", "one comparison with a fixed bound decides alone; a constant step", "passes/neutral/while_to_for.py `_count`", f"tests/filecheck/while-to-for.tir, {PASSES}", unit="loop",
-    ),
+    _row("while-to-for", "cpu gpu", "makes `for` loops of `while` loops that count", "one comparison with a fixed bound decides alone; a constant step", "passes/neutral/while_to_for.py `_count`", f"tests/filecheck/while-to-for.tir, {PASSES}", unit="loop"),
     _row(
         "known-comparisons", "cpu gpu", "drops masks and branches that intervals of indices decide: `i + arange < 128` in a loop to 128 by whole blocks", "an interval holds for every element of every program and iteration", "analysis/ranges.py; arithmetic that may wrap has none", f"tests/filecheck/known-comparisons.tir, tests/unit/test_ranges.py, {PASSES}", unit="op",
     ),
     _row("common-addends", "cpu gpu", "compares sums by what they do not share: `i * 64 + row >= i * 64 + column` is a triangle in registers", "the same scalar is added to all elements; intervals show that neither sum wraps", "passes/neutral/known_comparisons.py `_leave_common`", f"tests/filecheck/known-comparisons.tir, {PASSES}, {KERNELS}", unit="op"),
     _row("narrow-division", "cpu gpu", "divides in 32 bits what was widened to 64 and fits in 32: program ids as int64", "intervals hold both operands and the result; division by zero gives the same in each width", "analysis/ranges.py", f"tests/filecheck/narrow-division.tir, {PASSES}", unit="op"),
-    _row(
-        "peel-first", "gpu", "takes the first iteration out of loops that branch on being in it: Welford's means", "constant bounds; at least two iterations", "passes/neutral/peel.py `_peelable`", "tests/filecheck/peel-first.tir, tests/unit/test_ranges.py", unit="loop",
-    ),
-    _row(
-        "aligned-extents", "gpu", "gives work on descriptors a version for rows whose extents are multiples of 16 bytes, in which threads access vectors", "none: the kernel looks", "passes/neutral/aligned_extents.py", "tests/filecheck/aligned-extents.tir, tests/lang/test_descriptor_extents.py", unit="block",
-    ),
+    _row("peel-first", "gpu", "takes the first iteration out of loops that branch on being in it: Welford's means", "constant bounds; at least two iterations", "passes/neutral/peel.py `_peelable`", "tests/filecheck/peel-first.tir, tests/unit/test_ranges.py", unit="loop"),
+    _row("aligned-extents", "gpu", "gives work on descriptors a version for rows whose extents are multiples of 16 bytes, in which threads access vectors", "none: the kernel looks", "passes/neutral/aligned_extents.py", "tests/filecheck/aligned-extents.tir, tests/lang/test_descriptor_extents.py", unit="block"),
     _row("unroll", "gpu", "puts several iterations into one body where `loop_unroll_factor` asks for it", "a constant step; the widened step fits the index's type", "passes/neutral/unroll.py", "tests/unit/test_unroll.py", unit="loop"),
 )  # fmt: skip
 
 GRAPHS = (
-    _row(
-        "graph-canonicalize", "cpu gpu", "folds views into the maps of loads, simplifies maps, resolves known masks, drops copies",
-        "each rule keeps the value for all indices in range", "graph/index/ranges.py", "tests/unit/test_graph_passes.py", unit="rewrite",
-    ),
-    _row(
-        "graph-cse", "cpu gpu", "makes one of equal loops", "equal operands, attributes and bodies; no effect", "graph/passes/equal.py", "tests/unit/test_graph_passes.py", unit="op",
-    ),
+    _row("graph-canonicalize", "cpu gpu", "folds views into the maps of loads, simplifies maps, resolves known masks, drops copies", "each rule keeps the value for all indices in range", "graph/index/ranges.py", "tests/unit/test_graph_passes.py", unit="rewrite"),
+    _row("graph-cse", "cpu gpu", "makes one of equal loops", "equal operands, attributes and bodies; no effect", "graph/passes/equal.py", "tests/unit/test_graph_passes.py", unit="op"),
     _row(
         "graph-add-biases", "gpu", "adds the biases of convolutions in loops, which are parts of others, where the library takes a kernel for each", "the library rounds what it computes before it adds",
         "graph/passes/biases.py", "tests/unit/test_graph_biases.py", unit="op",

@@ -126,6 +126,29 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch):
     assert fork_and_exit() == 7
 
 
+def test_a_fork_holds_the_locks_of_finalisers(monkeypatch: pytest.MonkeyPatch):
+    """They run in any thread, when it is in no section that forks wait for."""
+    lock, taken = threading.RLock(), threading.Event()
+    monkeypatch.setattr(forking, "locks", [lock])
+
+    def dispose() -> None:
+        with lock:
+            taken.set()
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=dispose)
+    thread.start()
+    assert taken.wait(10)
+    child = os.fork()
+    if child == 0:
+        other = threading.Thread(target=lambda: os._exit(7 if lock.acquire(timeout=5) else 1))
+        other.start()
+        other.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    thread.join()
+    assert lock.acquire(timeout=5)
+
+
 def test_what_exists_once_is_given_without_a_lock():
     """Launches ask for it: neither a fork nor the making of another thing holds them up."""
     made: list[int] = []

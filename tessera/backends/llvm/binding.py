@@ -30,7 +30,7 @@ from typing import Any
 
 from tessera.backends.process_singleton import process_singleton
 from tessera.config import knobs
-from tessera.config.forking import undivided
+from tessera.config.forking import locks, undivided
 from tessera.errors import InternalError, InvalidOption
 
 # `sroa` turns the allocas of loop-carried values into phis; the other two clean up after it. More passes
@@ -89,6 +89,7 @@ def _llvm() -> Any:
     module.initialize_all_targets()
     module.initialize_all_asmprinters()
     module.initialize_native_asmparser()
+    locks.append(module.ffi.lib._lock)  # llvmlite's own, which disposing of an object takes
     return module
 
 
